@@ -1,0 +1,22 @@
+"""Entry of every program on a node: main.py agent|keeper|bridge|weights|fabric, or a word of the sparkpair command."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+SERVICES = {"agent": "node.agent", "keeper": "node.keeper", "bridge": "node.bridge", "weights": "node.weights",
+            "fabric": "node.fabric"}
+
+
+def main(argv: list[str]) -> int:
+    """Run one program; only its own modules are imported, since a node has little memory to spare."""
+    if argv and argv[0] in SERVICES:
+        module = importlib.import_module(SERVICES[argv[0]])
+        return int(module.main(argv[1:]))
+    cli = importlib.import_module("node.cli")
+    return int(cli.main(argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,37 @@
+"""Where the programs on a node keep things. spec/objects.py lists and explains every one of them."""
+
+from pathlib import Path
+
+PROGRAMS = Path("/usr/local/lib/sparkpair")
+CONFIG = Path("/etc/sparkpair")
+STATE = Path("/var/lib/sparkpair")
+RUN = Path("/run/sparkpair")
+
+WANTED_RANK = CONFIG / "wanted/rank.json"
+WANTED_SERVICE = CONFIG / "wanted/service.json"
+KEEPER_KEY = CONFIG / "ssh/id_ed25519"
+KEEPER_KNOWN_HOSTS = CONFIG / "ssh/known_hosts"
+
+AGENT_SOCKET = RUN / "agent.sock"
+AGENT_LEASE = RUN / "lease.json"
+KEEPER_SOCKET = RUN / "keeper.sock"
+STATUS = RUN / "status.json"
+
+AGENT_STATE = STATE / "agent.json"
+KEEPER_STATE = STATE / "keeper/state.json"
+GENERATIONS = STATE / "generations"
+CURRENT = STATE / "current"
+LAST_GOOD = STATE / "last-good"
+HISTORY = STATE / "history.jsonl"
+LOGS = STATE / "logs"
+WEIGHTS = STATE / "weights"
+
+PEER_USER = "sparkpair"
+ENGINE_SLICE = "sparkpair-engine.slice"
+# systemd nests a slice below the slices that its name spells.
+ENGINE_CGROUP = Path("/sys/fs/cgroup/sparkpair.slice") / ENGINE_SLICE
+
+
+def manifest_path(directory: str) -> Path:
+    """The manifest of a content directory: its path with "/" as "-", so that a person finds it by name."""
+    return WEIGHTS / (directory.strip("/").replace("/", "-") + ".json")

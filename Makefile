@@ -1,0 +1,112 @@
+# Sparkpair. `make venv` and `make check` need Python 3.11+ and nothing else; the targets marked "lab"
+# need root on Debian and do their own set-up, packages included.
+
+SHELL := /bin/sh
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+# Only what is there: a checkout may be older than a directory named here.
+STRICT := $(wildcard spec checks facts node benchmarks)
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check lint chaos bench-noop lab-up lab-down lab-clean lab-ready lock-deps docs plan
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+venv: ## Make .venv from the lock file (again only when the lock file or the checkout's path changed)
+	@set -eu; \
+	key=$$( { cat requirements-dev.lock; pwd; } | cksum | tr -c '0-9\n' '-'); \
+	stamp=$(VENV)/.from-$$key; \
+	if [ -f "$$stamp" ] && $(PYTHON) -c '' 2>/dev/null; then exit 0; fi; \
+	choose() { \
+	  for candidate in /usr/bin/python3 python3 python3.13 python3.12 python3.11; do \
+	    if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+	    then echo "$$candidate"; return; fi; \
+	  done; \
+	}; \
+	python=$$(choose); \
+	if [ -z "$$python" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "make venv: installing Debian's python3 and python3-venv"; \
+	  export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get install -y -qq --no-install-recommends python3 python3-venv >/dev/null 2>&1 || { \
+	    apt-get update -qq; \
+	    apt-get install -y -qq --no-install-recommends python3 python3-venv >/dev/null; }; \
+	  python=$$(choose); \
+	fi; \
+	if [ -z "$$python" ]; then \
+	  echo "make venv: no Python 3.11 or newer with its venv module was found." >&2; \
+	  echo "  Debian, Ubuntu: sudo apt-get install python3 python3-venv     macOS: brew install python" >&2; \
+	  exit 1; \
+	fi; \
+	echo "make venv: $(VENV) from requirements-dev.lock with $$python ($$("$$python" -V))"; \
+	rm -rf $(VENV); \
+	"$$python" -m venv $(VENV); \
+	export PIP_DISABLE_PIP_VERSION_CHECK=1; \
+	$(PYTHON) -m pip install -q --require-hashes --no-deps -r requirements-dev.lock; \
+	$(PYTHON) -m pip install -q --no-deps --no-build-isolation -e .; \
+	touch "$$stamp"
+
+# Said once, here, for every target that needs the simulated pair.
+lab-ready: venv
+	@if [ "$$(id -u)" != 0 ]; then \
+	  echo "The lab makes network namespaces, mounts and real hosts, so this target needs root." >&2; \
+	  echo "  Run it on a Debian 12 machine as root. For a real pair no root is needed here: see README.md." >&2; \
+	  exit 1; fi
+	@if ! command -v apt-get >/dev/null; then \
+	  echo "The lab is built from Debian's packages, so this target needs a Debian 12 machine (no apt-get found)." >&2; \
+	  exit 1; fi
+
+demo: lab-ready ## lab: build the simulated pair, converge it, print a chat answer
+	$(PYTHON) -m lab demo
+
+test: ## lab: everything in check, then one pass on the simulated pair (at most 30 minutes)
+	@set -eu; start=$$(date +%s); \
+	$(MAKE) --no-print-directory lab-ready check; \
+	checked=$$(date +%s); \
+	$(PYTHON) -m lab build; $(PYTHON) -m lab up; \
+	up=$$(date +%s); \
+	code=0; $(PYTHON) -m pytest tests/lab -m "lab and not chaos" -o timeout=1200 --durations=15 || code=$$?; \
+	end=$$(date +%s); \
+	echo "make test: check $$((checked - start)) s, lab built and up $$((up - checked)) s," \
+	  "lab pass $$((end - up)) s, in all $$((end - start)) s"; \
+	exit $$code
+
+check: venv lint ## Lint, types and the fast tests: no lab, no root, under a minute
+	$(PYTHON) -m pytest -q
+
+lint: venv
+	$(PYTHON) -m ruff check --quiet .
+	$(if $(STRICT),$(PYTHON) -m mypy $(STRICT))
+
+chaos: lab-ready ## lab: the long tables, resumable; results under docs/results/
+	$(PYTHON) -m tests.lab.chaos $(ARGS)
+
+bench-noop: lab-ready ## lab: a deploy with nothing to do, over an empty pyinfra deploy
+	$(PYTHON) -m tests.lab.bench_noop $(ARGS)
+
+lab-up: lab-ready ## lab: build and start the simulated pair
+	$(PYTHON) -m lab build
+	$(PYTHON) -m lab up
+
+lab-down: lab-ready ## lab: stop it; what it built stays
+	$(PYTHON) -m lab down
+
+lab-clean: lab-ready ## lab: stop it and remove all that it made
+	$(PYTHON) -m lab clean
+
+plan: venv ## What a deploy of inventory.py would change (exits 2 when there is something)
+	$(PYTHON) plan.py $(ARGS)
+
+docs: venv ## Write the generated pages of docs/ again
+	$(PYTHON) -m spec.docs
+
+# uv resolves for all of Python 3.11+ and every platform at once, so one lock serves the laptop, the Spark and CI.
+# Neither the machine's pip settings nor its own index may leave a trace: hashes are those of the published files.
+LOCK = env -u PIP_FIND_LINKS -u PIP_EXTRA_INDEX_URL -u UV_INDEX -u UV_FIND_LINKS $(VENV)/lock/bin/uv --no-config pip compile \
+  --no-cache --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url
+lock-deps: venv ## Resolve the dependencies again (UPGRADE=--upgrade takes newer releases)
+	$(PYTHON) -m venv $(VENV)/lock
+	$(VENV)/lock/bin/python -m pip install -q uv
+	$(LOCK) $(UPGRADE) pyproject.toml --extra build -o requirements.lock
+	$(LOCK) $(UPGRADE) pyproject.toml --extra build --extra dev -c requirements.lock -o requirements-dev.lock

@@ -1,0 +1,446 @@
+"""The rank agent: starts, stops and reports this node's rank for the keeper, and ends it when its lease runs out."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import grp
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from node import gids, paths, wire
+from node.docker import Container, Docker, DockerError
+from node.journal import log
+
+RUN_TIMEOUT_SECONDS = 180.0
+"""`docker run -d` returns within seconds; much longer means that Docker itself is stuck."""
+LOGS_KEPT = 10
+LOG_LINES_KEPT = 400
+LEASE_CHECK_SECONDS = 0.5
+LEASE_STOP_GRACE_SECONDS = 2.0
+
+
+def boottime() -> float:
+    """Seconds since boot, suspended time included; no clock step moves it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass
+class Lease:
+    """Until when this node's rank may run without word from the keeper."""
+
+    epoch: int = 0
+    deadline: float | None = None
+    """Seconds of `boottime`; None: no keeper has been seen since boot."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the agent keeps things; tests give their own."""
+
+    socket: Path = paths.AGENT_SOCKET
+    lease: Path = paths.AGENT_LEASE
+    state: Path = paths.AGENT_STATE
+    wanted: Path = paths.WANTED_RANK
+    logs: Path = paths.LOGS
+    weights: Path = paths.WEIGHTS
+    cgroup: Path = paths.ENGINE_CGROUP
+    infiniband: Path = gids.SYSFS
+    net: Path = Path("/sys/class/net")
+
+
+class Refused(Exception):
+    """The request is not carried out; the message goes to the keeper."""
+
+
+class Agent:
+    """One node's rank. Requests come from one keeper at a time: an epoch below the highest seen is refused."""
+
+    def __init__(
+        self, docker: Docker, places: Places | None = None, clock: Callable[[], float] = boottime, code: str = ""
+    ) -> None:
+        self._docker = docker
+        self._places = places or Places()
+        self._clock = clock
+        self._code = code
+        self._incarnation = secrets.token_hex(4)
+        self._lease = self._load_lease()
+        self._work: asyncio.Task[None] | None = None
+        self._doing = ""
+        self._error = ""
+        self._boot_id = _boot_id()
+
+    async def handle(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Answer one request. Never raises for what a keeper may send."""
+        answer: dict[str, Any]
+        try:
+            operation = {
+                "poll": self._poll, "wanted": self._wanted, "start": self._start, "stop": self._stop, "logs": self._tail,
+            }.get(str(message.get("op")))
+            if operation is None:
+                raise Refused(f"unknown request {message.get('op')!r}; keeper and agent are of different releases")
+            answer = {"ok": True, **await operation(message)}
+        except (Refused, DockerError, wire.WireError, gids.GidError, OSError) as error:
+            answer = {"ok": False, "error": str(error)}
+        return {"id": message.get("id"), **answer}
+
+    async def watch_lease(self) -> None:
+        """End the rank when nobody renews the lease: no rank outlives its pair."""
+        while True:
+            await asyncio.sleep(LEASE_CHECK_SECONDS)
+            if self._lease.deadline is None or self._clock() < self._lease.deadline or self._busy():
+                continue
+            try:
+                left = await asyncio.to_thread(self._ours)
+            except DockerError:
+                continue
+            if left:
+                log(f"lease of epoch {self._lease.epoch} ran out, no word from the keeper: ending the rank", "warning")
+                self._begin("stopping", self._end(LEASE_STOP_GRACE_SECONDS))
+
+    async def _poll(self, message: dict[str, Any]) -> dict[str, Any]:
+        self._admit(message)
+        ttl = float(message.get("lease_seconds", 0))
+        if ttl > 0:
+            self._lease.deadline = self._clock() + ttl
+            self._save_lease()
+        netdevs = [str(name) for name in message.get("netdevs", [])]
+        rank = await self._rank()
+        return {
+            "boot_id": self._boot_id,
+            "code": self._code,
+            "incarnation": self._incarnation,
+            "rank": rank,
+            "rail_up": all(self._carrier(name) for name in netdevs) if netdevs else None,
+            "processes": self._processes(),
+            "memory_available": _memory_available(),
+        }
+
+    async def _rank(self) -> dict[str, Any]:
+        try:
+            ours = await asyncio.to_thread(self._ours)
+        except DockerError as error:
+            return {"state": "unknown", "error": str(error)}
+        container = ours[0] if ours else None
+        seen = {} if container is None else {
+            "container": container.id,
+            "name": container.name,
+            "engine": container.labels.get(wire.LABEL_ENGINE),
+            "rank": container.labels.get(wire.LABEL_RANK),
+            "epoch": container.labels.get(wire.LABEL_EPOCH),
+            "started_at": container.started_at,
+            "exit_code": None if container.running else container.exit_code,
+        }
+        if self._busy():
+            state = self._doing
+        elif self._error:
+            state = "failed"
+        elif container is None:
+            state = "absent" if self._processes() == 0 else "exited"
+        else:
+            state = "running" if container.running else "exited"
+        return {"state": state, "error": self._error, **seen}
+
+    async def _wanted(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The wanted rank of this node with what it refers to, so that the keeper can refuse before anything stops."""
+        del message
+        try:
+            text = self._places.wanted.read_text()
+        except FileNotFoundError:
+            raise Refused(f"{self._places.wanted} is missing; run deploy.py") from None
+        spec = wire.parse_rank(text)
+        try:
+            image = await asyncio.to_thread(self._docker.image, spec.image)
+        except DockerError as error:
+            if error.status != 404:
+                raise
+            raise Refused(f"image {spec.image} is not here; run deploy.py, whose image role pulls it") from None
+        return {"text": text, "identities": [self._identity(path) for path in spec.content], "image": image}
+
+    async def _start(self, message: dict[str, Any]) -> dict[str, Any]:
+        self._admit(message)
+        if self._busy():
+            raise Refused(f"busy: {self._doing}")
+        spec = wire.parse_rank(str(message["text"]))
+        engine = str(message["engine"])
+        ports = [int(port) for port in message.get("ports", [])]
+        self._error = ""
+        self._begin("starting", self._launch(spec, engine, self._lease.epoch, ports))
+        return {}
+
+    async def _stop(self, message: dict[str, Any]) -> dict[str, Any]:
+        self._admit(message)
+        if self._busy() and self._doing == "stopping":
+            return {}
+        if self._work is not None and self._busy():
+            self._work.cancel()
+        self._error = ""
+        self._begin("stopping", self._end(float(message.get("grace_seconds", 0))))
+        return {}
+
+    async def _tail(self, message: dict[str, Any]) -> dict[str, Any]:
+        count = min(int(message.get("lines", 40)), LOG_LINES_KEPT)
+        ours = await asyncio.to_thread(self._ours)
+        if ours:
+            return {"lines": await asyncio.to_thread(_docker_logs, ours[0].id, count), "container": ours[0].id}
+        kept = sorted(self._places.logs.glob("*.log")) if self._places.logs.is_dir() else []
+        lines = kept[-1].read_text(errors="replace").splitlines()[-count:] if kept else []
+        return {"lines": [self._error] if self._error and not lines else lines}
+
+    async def _launch(self, spec: wire.RankSpec, engine: str, epoch: int, ports: list[int]) -> None:
+        try:
+            await self._clear(0.0)
+            self._check_ports(ports)
+            for directory in spec.directories:
+                Path(directory).mkdir(parents=True, exist_ok=True)
+            index = {
+                value: gids.roce_v2_index(value.hca, value.address, self._places.infiniband)
+                for _, value in spec.env
+                if isinstance(value, wire.GidIndex)
+            }
+            await asyncio.to_thread(self._docker.image, spec.image)  # `docker run` would pull it, unasked
+            self._refuse_foreign(spec.name)
+            code, output = await _run(wire.docker_run(spec, engine, epoch, index), RUN_TIMEOUT_SECONDS)
+            if code != 0:
+                raise Refused(f"docker run exited {code}: {output.strip()[-600:]}")
+            log(f"rank {spec.rank} of {engine[:12]} started")
+        except (Refused, DockerError, gids.GidError, OSError) as error:
+            self._error = f"could not start: {error}"
+            log(f"rank {spec.rank} of {engine[:12]} could not start: {error}", "error")
+            for container in await asyncio.to_thread(self._ours):
+                await asyncio.to_thread(self._docker.remove, container.id)
+
+    async def _end(self, grace: float) -> None:
+        try:
+            await self._clear(grace)
+        except (DockerError, OSError) as error:
+            # Not remembered as the rank's error: the state is read anew at every poll, and the keeper asks again.
+            log(f"ending the rank: {error}", "error")
+
+    async def _clear(self, grace: float) -> None:
+        """End and remove whatever rank is here: asked first, then the whole cgroup, so that no process is left."""
+        ours = await asyncio.to_thread(self._ours)
+        for container in ours:
+            await asyncio.to_thread(self._keep_log, container)
+            if container.status == "paused":
+                await asyncio.to_thread(self._docker.unpause, container.id)
+            if container.running and grace > 0:
+                await asyncio.to_thread(self._docker.signal, container.id, "SIGTERM")
+        until = self._clock() + grace
+        while grace > 0 and self._clock() < until and any(self._alive(container) for container in ours):
+            await asyncio.sleep(0.2)
+        self._kill_cgroup()
+        for container in ours:
+            await asyncio.to_thread(self._docker.remove, container.id)
+        until = self._clock() + 10.0
+        while self._processes() and self._clock() < until:
+            self._kill_cgroup()
+            await asyncio.sleep(0.1)
+        if ours:
+            log("the rank has ended")
+
+    def _ours(self) -> list[Container]:
+        found = self._docker.containers(wire.LABEL_RANK)
+        return sorted(found, key=lambda container: (not container.running, container.started_at))
+
+    def _alive(self, container: Container) -> bool:
+        try:
+            return self._docker.inspect(container.id).running
+        except DockerError as error:
+            return error.status != 404
+
+    def _refuse_foreign(self, name: str) -> None:
+        try:
+            other = self._docker.inspect(name)
+        except DockerError as error:
+            if error.status == 404:
+                return
+            raise
+        if wire.LABEL_RANK not in other.labels:
+            raise Refused(
+                f"a container named {name} is here and is not ours ({other.status}). "
+                f"If it is an older kit's: docker rm -f {name}"
+            )
+
+    def _check_ports(self, ports: list[int]) -> None:
+        for port in ports:
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind(("0.0.0.0", port))
+                except OSError as error:
+                    raise Refused(
+                        f"port {port} is in use ({error.strerror}). See who holds it: ss -ltnp 'sport = :{port}'"
+                    ) from None
+
+    def _admit(self, message: dict[str, Any]) -> None:
+        epoch = int(message.get("epoch", 0))
+        if epoch < self._lease.epoch:
+            raise Refused(f"epoch {epoch} is over; epoch {self._lease.epoch} holds the lease")
+        if epoch > self._lease.epoch:
+            self._lease.epoch = epoch
+            wire.write_atomic(self._places.state, json.dumps({"epoch": epoch}))
+
+    def _load_lease(self) -> Lease:
+        """A damaged file is as good as none: the keeper's next poll writes it anew."""
+        lease = Lease()
+        for path in (self._places.state, self._places.lease):
+            try:
+                data = wire.read_json(path) or {}
+                lease.epoch = max(lease.epoch, int(data.get("epoch", 0)))
+                if data.get("boot_id") == _boot_id() and data.get("deadline") is not None:
+                    lease.deadline = float(data["deadline"])
+            except (wire.WireError, TypeError, ValueError) as error:
+                log(f"{error}; going on without it", "warning")
+        return lease
+
+    def _save_lease(self) -> None:
+        data = {**dataclasses.asdict(self._lease), "boot_id": self._boot_id}
+        temporary = self._places.lease.with_suffix(".new")
+        temporary.write_text(json.dumps(data))  # on a tmpfs: nothing to sync
+        os.replace(temporary, self._places.lease)
+
+    def _identity(self, directory: str) -> str:
+        path = self._places.weights / paths.manifest_path(directory).name
+        data = wire.read_json(path)
+        if data is None:
+            raise Refused(f"{path} is missing: {directory} was never verified; run deploy.py")
+        return str(data["identity"])
+
+    def _carrier(self, netdev: str) -> bool:
+        try:
+            return (self._places.net / netdev / "carrier").read_text().strip() == "1"
+        except OSError:  # no such netdev, or it is administratively down
+            return False
+
+    def _processes(self) -> int:
+        """Processes below our cgroup parent; 0 when it does not exist."""
+        count = 0
+        for path in self._places.cgroup.rglob("cgroup.procs"):
+            try:
+                count += len(path.read_text().split())
+            except OSError:
+                continue
+        return count
+
+    def _kill_cgroup(self) -> None:
+        try:
+            (self._places.cgroup / "cgroup.kill").write_text("1")
+        except FileNotFoundError:
+            pass  # no container was ever started, or systemd took the empty slice away
+
+    def _keep_log(self, container: Container) -> None:
+        lines = _docker_logs(container.id, LOG_LINES_KEPT)
+        self._places.logs.mkdir(parents=True, exist_ok=True)
+        engine = container.labels.get(wire.LABEL_ENGINE, "")[:12]
+        name = f"{time.strftime('%Y%m%dT%H%M%S')}-{engine}-rank{container.labels.get(wire.LABEL_RANK)}.log"
+        (self._places.logs / name).write_text("\n".join(lines) + "\n")
+        for old in sorted(self._places.logs.glob("*.log"))[:-LOGS_KEPT]:
+            old.unlink()
+
+    def _busy(self) -> bool:
+        return self._work is not None and not self._work.done()
+
+    def _begin(self, doing: str, work: Any) -> None:
+        former = self._work
+        self._doing = doing
+        self._work = asyncio.get_running_loop().create_task(_after(former, work))
+
+
+async def _after(former: asyncio.Task[None] | None, work: Any) -> None:
+    """One thing at a time: a cancelled start is waited for before its remains are cleared."""
+    if former is not None and not former.done():
+        await asyncio.wait([former])
+    await work
+
+
+async def _run(argv: list[str], timeout: float) -> tuple[int, str]:
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), timeout)
+    except (asyncio.TimeoutError, asyncio.CancelledError) as error:
+        process.kill()
+        await process.wait()
+        if isinstance(error, asyncio.CancelledError):
+            raise
+        return 124, f"no answer within {timeout:.0f} s"
+    return process.returncode or 0, output.decode(errors="replace")
+
+
+def _docker_logs(container: str, lines: int) -> list[str]:
+    try:
+        done = subprocess.run(
+            ["docker", "logs", "--tail", str(lines), container],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=20, check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [f"(no log: {error})"]
+    return done.stdout.decode(errors="replace").splitlines()[-lines:]
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _memory_available() -> int | None:
+    """Bytes of MemAvailable."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+async def serve(agent: Agent, path: Path) -> None:
+    """Answer requests on the socket until SIGTERM. The running rank stays: it is not this process's child."""
+
+    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while line := await reader.readline():
+                try:
+                    answer = await agent.handle(wire.decode(line))
+                except (wire.WireError, TypeError, ValueError, KeyError) as error:
+                    answer = {"id": None, "ok": False, "error": f"bad request: {error!r}"}
+                writer.write(wire.encode(answer))
+                await writer.drain()
+        except (ConnectionError, asyncio.LimitOverrunError, ValueError):
+            pass
+        finally:
+            writer.close()
+
+    path.unlink(missing_ok=True)
+    server = await asyncio.start_unix_server(client, path, limit=wire.MAX_LINE)
+    path.chmod(0o660)
+    try:
+        os.chown(path, 0, grp.getgrnam(paths.PEER_USER).gr_gid)
+    except KeyError:
+        pass  # the head has no peer user: only root talks to its agent
+    stop = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    lease = asyncio.create_task(agent.watch_lease())
+    log("rank agent ready")
+    await stop.wait()
+    lease.cancel()
+    server.close()
+
+
+def main(argv: list[str]) -> int:
+    """Run the agent until it is told to stop."""
+    if argv:
+        print("agent takes no arguments", file=sys.stderr)
+        return 2
+    code = wire.programs_hash(wire.programs(Path(__file__).parent))
+    asyncio.run(serve(Agent(Docker(), code=code), paths.AGENT_SOCKET))
+    return 0

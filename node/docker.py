@@ -1,0 +1,130 @@
+"""The few calls to Docker that watching needs, over its socket: a client process per look would cost a node more."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+SOCKET = "/var/run/docker.sock"
+
+
+class DockerError(Exception):
+    """Docker did not answer, or refused. `status` is the HTTP status, 0 when there was no answer."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Container:
+    """What Docker says of one container."""
+
+    id: str
+    name: str
+    labels: dict[str, str]
+    running: bool
+    status: str
+    """created, running, paused, restarting, removing, exited or dead."""
+    exit_code: int
+    started_at: str
+    error: str
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("docker", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class Docker:
+    """A client of the local Docker engine. Every call has a deadline; methods raise DockerError."""
+
+    def __init__(self, path: str = SOCKET, timeout: float = 10.0) -> None:
+        self._path = path
+        self._timeout = timeout
+
+    def containers(self, label: str) -> list[Container]:
+        """All containers, running or not, that carry this label."""
+        query = urlencode({"all": "1", "filters": json.dumps({"label": [label]})})
+        found = self._call("GET", f"/containers/json?{query}")
+        containers = []
+        for item in found:
+            try:
+                containers.append(self.inspect(item["Id"]))
+            except DockerError as error:
+                if error.status != 404:  # removed between the two calls
+                    raise
+        return containers
+
+    def inspect(self, name: str) -> Container:
+        """One container by id or name; status 404 if there is none."""
+        data = self._call("GET", f"/containers/{quote(name)}/json")
+        state = data["State"]
+        return Container(
+            id=data["Id"],
+            name=data["Name"].lstrip("/"),
+            labels=dict(data["Config"].get("Labels") or {}),
+            running=bool(state["Running"]),
+            status=str(state["Status"]),
+            exit_code=int(state["ExitCode"]),
+            started_at=str(state["StartedAt"]),
+            error=str(state.get("Error", "")),
+        )
+
+    def image(self, reference: str) -> dict[str, Any]:
+        """Id and layers of an image; status 404 if it is not here."""
+        data = self._call("GET", f"/images/{quote(reference, safe='')}/json")
+        return {"id": data["Id"], "layers": list(data["RootFS"].get("Layers") or [])}
+
+    def signal(self, container: str, name: str) -> None:
+        """Send a signal to PID 1 of a container; one that has ended already is fine."""
+        try:
+            self._call("POST", f"/containers/{quote(container)}/kill?signal={name}")
+        except DockerError as error:
+            if error.status not in (404, 409):
+                raise
+
+    def remove(self, container: str) -> None:
+        """Remove a container, ending it if it must; one that has gone already is fine."""
+        try:
+            self._call("DELETE", f"/containers/{quote(container)}?force=1&v=1")
+        except DockerError as error:
+            if error.status not in (404, 409):  # 409: its removal is in progress
+                raise
+
+    def unpause(self, container: str) -> None:
+        """A paused container takes no signal."""
+        try:
+            self._call("POST", f"/containers/{quote(container)}/unpause")
+        except DockerError as error:
+            if error.status not in (404, 409, 500):
+                raise
+
+    def _call(self, method: str, path: str) -> Any:
+        connection = _Connection(self._path, self._timeout)
+        try:
+            connection.request(method, path)
+            response = connection.getresponse()
+            body = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise DockerError(f"Docker does not answer on {self._path}: {error}") from None
+        finally:
+            connection.close()
+        try:
+            data = json.loads(body) if body else None
+        except ValueError:
+            raise DockerError(f"Docker answered {method} {path} with {body[:80]!r}", response.status) from None
+        if response.status >= 400:
+            message = data.get("message", "") if isinstance(data, dict) else body[:200]
+            raise DockerError(f"Docker refused {method} {path}: {message}", response.status)
+        return data

@@ -1,0 +1,42 @@
+"""What holds for every test: nothing reaches the network, and hypothesis repeats itself."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+# Nothing may be fetched behind a test's back, neither here nor in the programs that a test starts.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+# A failure that cannot be had again helps nobody; deadlines only measure how busy the computer is.
+settings.register_profile("sparkpair", deadline=None, derandomize=True, database=None)
+settings.load_profile("sparkpair")
+
+
+def _is_local(address: object) -> bool:
+    """Whether a socket address stays on this computer."""
+    if not isinstance(address, tuple):
+        return True  # a Unix socket's path
+    return str(address[0]).startswith("127.") or address[0] in ("localhost", "::1")
+
+
+@pytest.fixture(autouse=True)
+def _no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Refuse connections that leave this computer, except in the tests of the simulated pair."""
+    if request.node.get_closest_marker("lab") or request.node.get_closest_marker("chaos"):
+        yield
+        return
+    connect = socket.socket.connect
+
+    def guarded(self: socket.socket, address: Any) -> None:
+        if not _is_local(address):
+            raise AssertionError(f"test reached for the network: {address}")
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)
+    yield

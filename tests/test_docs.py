@@ -1,0 +1,166 @@
+"""The documents are true: commands exist, links lead somewhere, generated pages are what the code would write."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests import repository
+
+DOCUMENTS = [path for path in repository.files() if path.suffix == ".md" and path.parts[:2] != ("docs", "results")]
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def _read(path: Path) -> str:
+    return repository.text(path) or ""
+
+
+def _prose(path: Path) -> str:
+    """The document without its code blocks."""
+    return _FENCE.sub("", _read(path))
+
+
+@cache
+def _anchors(path: Path) -> frozenset[str]:
+    """The fragments that a heading of the document gives, the way code hosting sites make them."""
+    found: list[str] = []
+    for heading in re.findall(r"^#{1,6} +(.+?) *#*$", _prose(path), re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
+        slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        same = sum(1 for other in found if re.fullmatch(re.escape(slug) + r"(-\d+)?", other))
+        found.append(f"{slug}-{same}" if same else slug)
+    return frozenset(found)
+
+
+def _exists(path: Path) -> bool:
+    return path in repository.files() or any(path in file.parents for file in repository.files()) or path == Path()
+
+
+def _resolve(document: Path, target: str) -> Path:
+    """The target of a link, relative to the root."""
+    parts: list[str] = []
+    for part in (document.parent / target).parts:
+        if part == "..":
+            assert parts, f"{document}: {target} leads out of the checkout"
+            parts.pop()
+        elif part != ".":
+            parts.append(part)
+    return Path(*parts)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=str)
+def test_links_lead_somewhere(document: Path) -> None:
+    """Each relative link names a file of the checkout, and a heading in it where it has a fragment."""
+    wrong = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", _prose(document)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, fragment = target.partition("#")
+        path = _resolve(document, file) if file else document
+        if not _exists(path):
+            wrong.append(f"{document}: {target}: no such file")
+        elif fragment and fragment not in _anchors(path):
+            wrong.append(f"{document}: {target}: no such heading; there are {', '.join(sorted(_anchors(path)))}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=str)
+def test_files_named_in_prose_exist(document: Path) -> None:
+    """A path of the checkout in backticks is there."""
+    rooms = "docs|lab|spec|roles|node|tests|templates|group_data|facts|checks"
+    wrong = [
+        name
+        for name in re.findall(rf"`((?:{rooms})/[\w./-]+|\w+\.(?:py|md|toml))`", _prose(document))
+        if not _exists(Path(name)) and not _exists(document.parent / name)
+    ]
+    assert not wrong, f"{document}: {', '.join(wrong)}"
+
+
+def _commands(document: Path) -> Iterator[str]:
+    """Every line of the document's shell blocks, and what stands in backticks in its prose."""
+    for language, body in _FENCE.findall(_read(document)):
+        if language in ("sh", "console", "bash", ""):
+            yield from (line.split("#")[0].strip().removeprefix("$ ") for line in body.splitlines())
+    yield from re.findall(r"`([^`]+)`", _prose(document))
+
+
+def _targets() -> set[str]:
+    return set(re.findall(r"^([a-z][a-z-]*):", (repository.ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=str)
+def test_commands_exist(document: Path) -> None:
+    """`make` targets are in the Makefile, and the verbs that pyinfra is given are files."""
+    wrong = []
+    for command in _commands(document):
+        made = re.match(r"make ([a-z][a-z -]*)", command)
+        if made:
+            wrong += [f"make {target}" for target in made.group(1).split() if target not in _targets()]
+        if re.match(r"pyinfra\b", command):
+            wrong += [name for name in re.findall(r"[\w/.-]+\.py", command) if not _exists(_named(document, name))]
+    assert not wrong, f"{document}: {', '.join(wrong)}: no such thing"
+
+
+def _named(document: Path, name: str) -> Path:
+    """A file named on a command line: from the root, or from the directory where the document says to stand."""
+    beside = _resolve(document, name) if name.startswith("..") else document.parent / name
+    return Path(name) if not name.startswith("..") and _exists(Path(name)) else beside
+
+
+def test_generated_pages_are_current() -> None:
+    """docs/ holds what `make docs` would write."""
+    if not (repository.ROOT / "spec" / "docs.py").is_file():
+        pytest.skip("no generated pages yet")
+    run = subprocess.run(
+        [sys.executable, "-m", "spec.docs", "--check"], cwd=repository.ROOT, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, f"{run.stdout}{run.stderr}\nrun: make docs"
+
+
+def test_messages_cite_pages_that_exist() -> None:
+    """A message that sends the operator to a page of docs/ sends them to a heading that is there."""
+    wrong = []
+    for path in repository.files():
+        if path.suffix not in (".py", ".j2", ".sh") or path.parts[0] in ("tests", "lab"):
+            continue
+        for page, fragment in re.findall(r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?", _read(path)):
+            if not _exists(Path(page)):
+                wrong.append(f"{path}: {page}")
+            elif fragment and fragment not in _anchors(Path(page)):
+                wrong.append(f"{path}: {page}#{fragment}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_readme_gives_the_two_commands_first() -> None:
+    """Whoever reads README.md finds `make demo` and `make test`, and the order of the real run."""
+    readme = _read(Path("README.md"))
+    wanted = [
+        "make demo",
+        "make test",
+        "make venv",
+        "pyinfra inventory.py deploy.py --dry",
+        "pyinfra inventory.py verify.py",
+    ]
+    places = [readme.find(command) for command in wanted]
+    assert -1 not in places, [command for command, place in zip(wanted, places, strict=True) if place < 0]
+
+
+def test_changelog_has_a_place_for_what_is_not_released() -> None:
+    """Keep a Changelog: Unreleased stands first."""
+    headings = re.findall(r"^## (.+)$", _read(Path("CHANGELOG.md")), re.MULTILINE)
+    assert headings
+    assert headings[0] == "[Unreleased]"
+
+
+def test_decisions_are_numbered_and_listed() -> None:
+    """Each record has the next number and stands in docs/index.md."""
+    records = sorted(path for path in repository.files() if path.parts[:2] == ("docs", "decisions"))
+    assert [path.name[:4] for path in records] == [f"{number:04d}" for number in range(1, len(records) + 1)]
+    index = _read(Path("docs/index.md"))
+    assert not [path.name for path in records if f"decisions/{path.name}" not in index]

@@ -1,0 +1,232 @@
+"""The rooms of the house and the doors between them: who may import what, and which words stay outside."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests import repository
+
+OURS = ("spec", "facts", "checks", "roles", "node", "benchmarks", "lab", "tests")
+VERBS = ("deploy", "stage", "verify", "doctor", "bench", "rollback", "remove")
+TOP_LEVEL = (*VERBS, "plan", "inventory", "config", "group_data")
+TOP_LEVEL_FILES = [f"{name}.py" for name in TOP_LEVEL]
+PRODUCT = (*TOP_LEVEL, "spec", "facts", "checks", "roles", "templates", "node")
+
+
+@dataclass(frozen=True)
+class Room:
+    """What one place may import: modules of ours (by prefix), and packages of others (None: any)."""
+
+    ours: tuple[str, ...] = ()
+    others: tuple[str, ...] | None = ()
+
+
+_VERB = Room(("spec.load", "spec.resolve", "roles", "facts", "checks", "benchmarks"), ("pyinfra",))
+_CLUSTER = ("spec.cluster", "spec.capacity")
+
+# The longest prefix that fits a module holds. What stands here is docs/decisions/0001 and the table of rooms in
+# docs/index.md; the standard library is open to all.
+ROOMS: dict[str, Room] = {
+    **dict.fromkeys(VERBS, _VERB),
+    "plan": Room(("spec",)),
+    "inventory": Room(("spec.transport",)),
+    "config": Room((), ("pyinfra",)),
+    "group_data": Room(),
+    "spec": Room(),
+    # The words in which a knob is declared: destination, scope, cost, bounds.
+    "spec.kinds": Room((), ("pydantic", "pydantic_core")),
+    "spec.knobs": Room(("spec.kinds",), ("pydantic", "pydantic_core")),
+    "spec.transport": Room((), ("paramiko",)),
+    "spec.presets": Room(("spec.knobs",), ("pydantic",)),
+    "spec.stacks": Room(("spec.knobs", "spec.stacks"), ("pydantic",)),
+    "spec.cluster": Room(("spec.knobs", "spec.presets", "spec.stacks"), ("pydantic",)),
+    "spec.capacity": Room(("spec.cluster",)),
+    "spec.resolve": Room(_CLUSTER),
+    # The engine hash is defined once, where the keeper computes it: node.wire.
+    "spec.render": Room((*_CLUSTER, "spec.objects", "node.wire"), ("jinja2",)),
+    "spec.objects": Room(_CLUSTER),
+    "spec.load": Room((*_CLUSTER, "spec.knobs", "spec.presets"), ("pyinfra", "pydantic")),
+    "spec.docs": Room(("spec",), ("pydantic",)),
+    "facts": Room(("facts", "node"), ("pyinfra",)),
+    "checks": Room(("checks", *_CLUSTER, "facts")),
+    "roles": Room((*_CLUSTER, "spec.render", "spec.objects", "facts", "checks", "node"), ("pyinfra",)),
+    "node": Room(("node",)),
+    "benchmarks": Room(("benchmarks", *_CLUSTER), ("requests", "openai")),
+    "lab": Room(("lab",), ()),
+    "lab.inventory": Room(("spec.transport",)),
+    "tests": Room((*OURS, *TOP_LEVEL), None),
+}
+
+
+def _module(path: Path) -> str:
+    """The dotted name by which a file is imported."""
+    parts = list(path.with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _is_under(module: str, prefix: str) -> bool:
+    return module == prefix or module.startswith(prefix + ".")
+
+
+def _room(module: str) -> tuple[str, Room]:
+    fitting = [prefix for prefix in ROOMS if _is_under(module, prefix)]
+    assert fitting, f"{module}: in no room; put it into one or add a room to ROOMS with its reason"
+    prefix = max(fitting, key=len)
+    return prefix, ROOMS[prefix]
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse((repository.ROOT / path).read_text(encoding="utf-8"), filename=str(path))
+
+
+def _is_module_of_ours(name: str) -> bool:
+    base = repository.ROOT / Path(*name.split("."))
+    return base.with_suffix(".py").is_file() or base.is_dir()
+
+
+def _imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Each module that a file imports, with the line: `from spec import render` is spec.render."""
+    package = _module(path) if path.name == "__init__.py" else _module(path).rpartition(".")[0]
+    for found in ast.walk(_tree(path)):
+        if isinstance(found, ast.Import):
+            for alias in found.names:
+                yield found.lineno, alias.name
+        elif isinstance(found, ast.ImportFrom):
+            base = found.module or ""
+            if found.level:
+                ancestors = package.split(".")
+                base = ".".join([*ancestors[: len(ancestors) - found.level + 1], *([base] if base else [])])
+            for alias in found.names:
+                whole = f"{base}.{alias.name}"
+                yield found.lineno, whole if base.split(".")[0] in OURS and _is_module_of_ours(whole) else base
+
+
+def _is_scratch(path: Path) -> bool:
+    """Programs inside the simulated hosts' image are theirs, not modules of ours."""
+    return path.parts[0] == "lab" and len(path.parts) > 2
+
+
+MODULES = [path for path in repository.python_files() if not _is_scratch(path)]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_imports_go_through_the_doors(path: Path) -> None:
+    """Each module imports only what its room may."""
+    module = _module(path)
+    prefix, room = _room(module)
+    wrong = []
+    for line, name in _imports(path):
+        top = name.split(".")[0]
+        if top in sys.stdlib_module_names:
+            continue
+        if top in OURS or top in TOP_LEVEL:
+            package_itself = _is_under(module, name) and prefix != "roles"
+            if not package_itself and not any(_is_under(name, door) for door in room.ours):
+                wrong.append(f"{path}:{line}: {module} imports {name}; {prefix} may import {room.ours or 'nothing'}")
+        elif room.others is not None and top not in room.others:
+            wrong.append(f"{path}:{line}: {module} imports {top}; {prefix} may use {room.others or 'no package'}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_imports_are_seen() -> None:
+    """The test above sees imports at all: this file's own import is among them, by its whole name."""
+    assert "tests.repository" in {name for _, name in _imports(Path("tests/test_layers.py"))}
+
+
+def test_roles_take_facts_as_they_are() -> None:
+    """No role acts on what this run changed: a run that died would lose it (docs/decisions/)."""
+    wrong = []
+    for path in MODULES:
+        if path.parts[0] != "roles" and _module(path) not in VERBS:
+            continue
+        for found in ast.walk(_tree(path)):
+            if isinstance(found, ast.Attribute) and found.attr in ("changed", "did_change", "did_succeed"):
+                wrong.append(f"{path}:{found.lineno}: .{found.attr}")
+            if isinstance(found, ast.keyword) and found.arg in ("_if", "_serial", "_run_once"):
+                wrong.append(f"{path}:{found.value.lineno}: {found.arg}=")
+    assert not wrong, "\n".join(wrong)
+
+
+def _product_files() -> list[Path]:
+    return [path for path in repository.files() if path.parts[0] in PRODUCT or str(path) in TOP_LEVEL_FILES]
+
+
+def test_the_product_does_not_know_the_lab() -> None:
+    """Product code cannot tell a simulated node from a Spark, so it never says the word."""
+    word = re.compile(r"(?<![\w/-])lab(?![\w-])", re.IGNORECASE)
+    wrong = []
+    for path in _product_files():
+        for number, line in enumerate((repository.text(path) or "").splitlines(), 1):
+            if word.search(line):
+                wrong.append(f"{path}:{number}: {line.strip()}")
+    assert not wrong, "\n".join(wrong)
+
+
+# In pieces, so that this file does not hold what it looks for.
+REGISTRIES = [
+    "pypi" + ".org", "python" + "hosted.org", "deb" + ".debian.org", "security" + ".debian.org",
+    "archive.ubuntu" + ".com", "ports.ubuntu" + ".com", "registry.npm" + "js.org", "download.py" + "torch.org",
+    "proxy.golang" + ".org", "index.crates" + ".io", "static.crates" + ".io",
+]  # fmt: skip
+PLACES = [
+    "/opt/" + "pypi", "/opt/" + "wheels", "/work/" + "main", "/work/" + "shared", "../" + "shared", "/tmp/" + "sp/",
+    ".py" + "env/", "file" + ":///",
+]  # fmt: skip
+
+
+def test_no_registry_and_no_place_of_one_computer() -> None:
+    """Whoever clones this may use another mirror and another path: neither is written down."""
+    wrong = []
+    for path in repository.files():
+        body = repository.text(path) or ""
+        for needle in (*REGISTRIES, *PLACES):
+            if needle in body:
+                line = body[: body.index(needle)].count("\n") + 1
+                wrong.append(f"{path}:{line}: {needle}")
+    assert not wrong, "\n".join(wrong)
+
+
+# Style: the words of another trade, for which this one has its own. Flags and variables of other programs keep theirs.
+BANNED = {
+    "box": "node", "slave": "worker", "leader": "head", "controller": "control machine", "nic": "netdev",
+    "recipe": "preset", "flavour": "preset", "flavor": "preset", "cable": "rail", "cables": "rail", "nics": "netdevs",
+}  # fmt: skip
+
+
+def _identifiers(path: Path) -> Iterator[tuple[int, str]]:
+    for found in ast.walk(_tree(path)):
+        if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield found.lineno, found.name
+        elif isinstance(found, ast.arg):
+            yield found.lineno, found.arg
+        elif isinstance(found, ast.Name) and isinstance(found.ctx, ast.Store):
+            yield found.lineno, found.id
+
+
+def test_names_are_the_houses_words() -> None:
+    """Identifiers of the product use the table of words in README.md."""
+    wrong = []
+    for path in _product_files():
+        if path.suffix != ".py":
+            continue
+        for line, name in _identifiers(path):
+            for word in re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower().split("_"):
+                if word in BANNED:
+                    wrong.append(f"{path}:{line}: {name}: say {BANNED[word]}, not {word}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_node_runs_on_the_oldest_python() -> None:
+    """node/ parses as Python 3.10: the Spark brings its own Python, and nothing of ours is installed into it."""
+    for path in MODULES:
+        if path.parts[0] == "node":
+            ast.parse((repository.ROOT / path).read_text(encoding="utf-8"), feature_version=(3, 10))

@@ -1,0 +1,1 @@
+"""What the operator wants, typed: knobs, stacks, nodes, and the texts made from them."""

@@ -1,0 +1,170 @@
+"""Settings (what is stated), Cluster (what is resolved), and the rules that span knobs and nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from spec.knobs import Knobs
+from spec.stacks import STACKS, Launch, Seat, Stack
+
+Position = Literal["head", "worker"]
+
+
+class Frozen(BaseModel):
+    """A value that does not change once it is made."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Rail(Frozen):
+    """One network path between the nodes. One QSFP port carries two: two netdevs on separate PCIe links, one cable."""
+
+    netdev: str
+    hca: str
+    address: IPv4Interface
+
+    @property
+    def ip(self) -> IPv4Address:
+        return self.address.ip
+
+    @property
+    def network(self) -> IPv4Network:
+        return self.address.network
+
+
+class StatedNode(Frozen):
+    """A node as the inventory states it; paths may still start with ~/."""
+
+    name: str
+    rank: int
+    position: Position
+    local: bool
+    management_address: IPv4Address
+    rails: tuple[Rail, ...]
+    weights_path: str | None = None
+    drafter_path: str | None = None
+    cache_path: str | None = None
+
+
+class Settings(Frozen):
+    """All that the operator stated, validated: the knobs as stated, and the nodes in rank order."""
+
+    knobs: Knobs
+    nodes: tuple[StatedNode, ...]
+
+    @property
+    def stack(self) -> Stack:
+        return STACKS[self.knobs.stack]
+
+    @property
+    def effective(self) -> Knobs:
+        """The knobs with the stack's defaults where nothing is stated."""
+        return self.stack.effective(self.knobs)
+
+
+class Node(Frozen):
+    """A node with everything known: every path is absolute."""
+
+    name: str
+    rank: int
+    position: Position
+    local: bool
+    management_address: IPv4Address
+    rails: tuple[Rail, ...]
+    user: str
+    home: str
+    weights_path: str
+    drafter_path: str | None
+    cache_path: str
+
+    @property
+    def is_head(self) -> bool:
+        return self.rank == 0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What is to be made true: settings and nodes, resolved."""
+
+    settings: Settings
+    nodes: tuple[Node, ...]
+
+    @property
+    def stack(self) -> Stack:
+        return self.settings.stack
+
+    @property
+    def knobs(self) -> Knobs:
+        """The effective knobs."""
+        return self.settings.effective
+
+    @property
+    def head(self) -> Node:
+        return self.nodes[0]
+
+    @property
+    def workers(self) -> tuple[Node, ...]:
+        return self.nodes[1:]
+
+    def node(self, name: str) -> Node:
+        """The node of that inventory name."""
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise KeyError(f"no node {name}; there are {', '.join(node.name for node in self.nodes)}")
+
+    def peers(self, node: Node) -> tuple[Node, ...]:
+        """Every node but this one."""
+        return tuple(other for other in self.nodes if other.rank != node.rank)
+
+    def seat(self, node: Node) -> Seat:
+        """The node's place in the launch. NCCL runs on the first rail."""
+        rail = node.rails[0]
+        return Seat(
+            rank=node.rank,
+            ranks=len(self.nodes),
+            netdev=rail.netdev,
+            hca=rail.hca,
+            address=rail.ip,
+            network=rail.network,
+            master_address=self.head.rails[0].ip,
+            weights_path=node.weights_path,
+            drafter_path=node.drafter_path,
+            cache_path=node.cache_path,
+        )
+
+    def launch(self, node: Node) -> Launch:
+        """The node's rank as Docker is to start it."""
+        return self.stack.launch(self.knobs, self.seat(node))
+
+    @property
+    def image(self) -> str:
+        """The engine's image, by digest."""
+        return self.launch(self.head).image
+
+    @property
+    def container_name(self) -> str:
+        return self.launch(self.head).name
+
+    @property
+    def served_model_name(self) -> str:
+        """The model's name for clients."""
+        return self.stack.served_name(self.knobs, self.seat(self.head))
+
+    @property
+    def api_port(self) -> int:
+        return self.knobs.api_port
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """TCP ports that the engine listens on, on the head."""
+        return (self.knobs.api_port, self.knobs.master_port)
+
+
+def rules(settings: Settings) -> list[str]:
+    """Every cross rule that the settings break, one line each."""
+    return []

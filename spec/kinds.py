@@ -1,0 +1,302 @@
+"""What a knob may hold: one parser, one wording of "allowed" and one refusal per kind of value.
+
+pyinfra converts what `--data` carries (whole numbers, true/false, JSON; else text), so a value may arrive in a form
+that the operator did not type. Each kind takes exactly the forms that lose nothing and refuses the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Empty = Literal[""]
+"""The third state of a knob: neither unset nor a value, the engine's own default (the flag is left out)."""
+
+EMPTY: Empty = ""
+
+Value = bool | int | float | str | tuple[str, ...]
+
+
+class Refused(ValueError):
+    """A value that a knob cannot hold; the text says what it must be."""
+
+
+def shown(value: object) -> str:
+    """The value as an operator would type it, on one line and not too long."""
+    text = json.dumps(value) if isinstance(value, str) else repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _type_name(value: object) -> str:
+    names = {bool: "true/false", int: "a whole number", float: "a number", str: "text", dict: "a table", list: "a list"}
+    return names.get(type(value), f"a {type(value).__name__}")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of value."""
+
+    def parse(self, value: object) -> Value:
+        raise NotImplementedError
+
+    @property
+    def allowed(self) -> str:
+        """The values allowed, in words, as docs/knobs.md and the refusals say them."""
+        raise NotImplementedError
+
+
+def _bounds(low: float | None, high: float | None, above: float | None = None) -> str:
+    if low is not None and high is not None:
+        return f"{low} to {high}"
+    parts = []
+    if above is not None:
+        parts.append(f"above {above}")
+    if low is not None:
+        parts.append(f"at least {low}")
+    if high is not None:
+        parts.append(f"at most {high}")
+    return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Whole(Kind):
+    """A whole number. 1e5 arrives from --data as 100000.0 and is taken; 1.5, "4" and true are not."""
+
+    low: int
+    high: int
+
+    def parse(self, value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Refused(f"must be a whole number, {self.low} to {self.high}, not {_type_name(value)}")
+        if isinstance(value, float):
+            if not math.isfinite(value) or not value.is_integer():
+                raise Refused(f"must be a whole number, {self.low} to {self.high}")
+            value = int(value)
+        if value < self.low:
+            raise Refused(f"must be at least {self.low}")
+        if value > self.high:
+            raise Refused(f"must be at most {self.high}")
+        return value
+
+    @property
+    def allowed(self) -> str:
+        return f"whole number, {self.low} to {self.high}"
+
+
+@dataclass(frozen=True)
+class Number(Kind):
+    """A finite number; `above` excludes its bound, `low` and `high` include theirs."""
+
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+
+    def parse(self, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Refused(f"must be a number, {_bounds(self.low, self.high, self.above)}, not {_type_name(value)}")
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            raise Refused(f"must be a finite number, {_bounds(self.low, self.high, self.above)}")
+        if self.above is not None and number <= self.above:
+            raise Refused(f"must be above {self.above}")
+        if self.low is not None and number < self.low:
+            raise Refused(f"must be at least {self.low}")
+        if self.high is not None and number > self.high:
+            raise Refused(f"must be at most {self.high}")
+        return number
+
+    @property
+    def allowed(self) -> str:
+        return f"number, {_bounds(self.low, self.high, self.above)}"
+
+
+@dataclass(frozen=True)
+class Switch(Kind):
+    """On or off; 1 and 0 are refused, because they would be taken for counts elsewhere."""
+
+    def parse(self, value: object) -> bool:
+        if not isinstance(value, bool):
+            raise Refused("must be True or False (true or false in --data)")
+        return value
+
+    @property
+    def allowed(self) -> str:
+        return "true or false"
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def _text(value: object, wanted: str) -> str:
+    if not isinstance(value, str):
+        raise Refused(f"must be {wanted}, not {_type_name(value)}; in --data quote it as JSON: 'name=\"...\"'")
+    if _CONTROL.search(value):
+        raise Refused("must not contain line breaks or control characters")
+    return value
+
+
+@dataclass(frozen=True)
+class Name(Kind):
+    """A name for a program: no space, no quote, nothing a shell or a URL would read differently."""
+
+    pattern: str = r"[A-Za-z0-9][A-Za-z0-9._/:-]*"
+    wanted: str = "a name of letters, digits and . _ - / :, without spaces"
+    longest: int = 128
+
+    def parse(self, value: object) -> str:
+        text = _text(value, self.wanted)
+        if len(text) > self.longest or not re.fullmatch(self.pattern, text):
+            raise Refused(f"must be {self.wanted}")
+        return text
+
+    @property
+    def allowed(self) -> str:
+        return self.wanted
+
+
+@dataclass(frozen=True)
+class OneOf(Kind):
+    """One of a few words."""
+
+    words: tuple[str, ...]
+
+    def parse(self, value: object) -> str:
+        text = _text(value, f"one of {', '.join(self.words)}")
+        if text not in self.words:
+            raise Refused(f"must be one of {', '.join(self.words)}")
+        return text
+
+    @property
+    def allowed(self) -> str:
+        return ", ".join(self.words)
+
+
+@dataclass(frozen=True)
+class WholeOr(Kind):
+    """A whole number or one word that stands for "somebody else decides"."""
+
+    low: int
+    high: int
+    word: str
+
+    def parse(self, value: object) -> int | str:
+        if value == self.word:
+            return self.word
+        try:
+            return Whole(self.low, self.high).parse(value)
+        except Refused as refused:
+            raise Refused(f'{refused}, or "{self.word}"') from None
+
+    @property
+    def allowed(self) -> str:
+        return f'whole number, {self.low} to {self.high}, or "{self.word}"'
+
+
+@dataclass(frozen=True)
+class Words(Kind):
+    """Free text on one line; a bare number from --data (`smoke_expected=391`) is its own text."""
+
+    longest: int = 4000
+
+    def parse(self, value: object) -> str:
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
+        text = _text(value, "text")
+        if not text.strip() or len(text) > self.longest:
+            raise Refused(f"must be 1 to {self.longest} characters, not blank")
+        return text
+
+    @property
+    def allowed(self) -> str:
+        return f"text on one line, at most {self.longest} characters"
+
+
+@dataclass(frozen=True)
+class NodePath(Kind):
+    """A path on a node: absolute, or below the home of the user that the inventory logs in as (`~/`)."""
+
+    def parse(self, value: object) -> str:
+        wanted = "an absolute path on the node, or one that starts with ~/"
+        text = _text(value, wanted)
+        if not text.startswith(("/", "~/")):
+            raise Refused(f"must be {wanted}")
+        # Docker splits a volume at ':' and reads ',' as an option separator; both would mount something else.
+        if re.search(r"[:,\s\"'\\$`*?\[\]{};|&<>()!#%]", text):
+            raise Refused(f"must be {wanted}, of letters, digits and . _ - + @ = / only")
+        parts = text.removeprefix("~").strip("/").split("/")
+        if not parts[0] or any(part in ("", ".", "..") for part in parts):
+            raise Refused(f"must be {wanted}, below / and without empty, . or .. parts")
+        return text.rstrip("/")
+
+    @property
+    def allowed(self) -> str:
+        return "absolute path, or ~/..."
+
+
+_IMAGE = re.compile(
+    r"(?P<host>[a-z0-9]+(?:[.-][a-z0-9]+)*(?::[0-9]{1,5})?/)?"
+    r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*"
+    r"@sha256:[0-9a-f]{64}"
+)
+
+
+@dataclass(frozen=True)
+class Image(Kind):
+    """An image pinned by digest; a tag may point elsewhere tomorrow, and on one node only."""
+
+    def parse(self, value: object) -> str:
+        wanted = "an image pinned by digest (repository@sha256:<64 hex digits>)"
+        text = _text(value, wanted)
+        if not _IMAGE.fullmatch(text):
+            raise Refused(f"must be {wanted}; a tag can move")
+        return text
+
+    @property
+    def allowed(self) -> str:
+        return "repository@sha256:<64 hex digits>"
+
+
+@dataclass(frozen=True)
+class Pairs(Kind):
+    """A list of KEY=VALUE, each key once."""
+
+    def parse(self, value: object) -> tuple[str, ...]:
+        wanted = 'a list of "KEY=VALUE"'
+        if not isinstance(value, list | tuple):
+            raise Refused(f"must be {wanted}, not {_type_name(value)}")
+        seen: dict[str, str] = {}
+        for item in value:
+            text = _text(item, wanted)
+            key, separator, rest = text.partition("=")
+            if not separator or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
+                raise Refused(f"must be {wanted}; {shown(item)} is not")
+            if key in seen:
+                raise Refused(f"must name each key once; {key} is there twice")
+            seen[key] = rest
+        return tuple(f"{key}={rest}" for key, rest in seen.items())
+
+    @property
+    def allowed(self) -> str:
+        return 'list of "KEY=VALUE"'
+
+
+@dataclass(frozen=True)
+class Size(Kind):
+    """A size as Docker reads it: digits and a unit."""
+
+    def parse(self, value: object) -> str:
+        wanted = "a size such as 32g or 512m"
+        text = _text(value, wanted)
+        if not re.fullmatch(r"[1-9][0-9]{0,5}[mg]", text):
+            raise Refused(f"must be {wanted}")
+        return text
+
+    @property
+    def allowed(self) -> str:
+        return "size such as 32g or 512m"

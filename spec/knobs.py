@@ -1,0 +1,511 @@
+"""Every knob once: type, bounds, default, where it goes, whom it concerns, what a change costs, and why.
+
+Validation, the engine's arguments and environment, `--data` and docs/knobs.md all derive from these declarations.
+A knob that is a flag of the engine stands here in the order in which the flags are written.
+
+Three states: unset (None: the stack's default applies), empty ("": the flag is left out and the engine's own default
+applies; only where the type says `Empty`), or a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
+
+from spec.kinds import (
+    Empty,
+    Image,
+    Kind,
+    Name,
+    NodePath,
+    Number,
+    OneOf,
+    Pairs,
+    Refused,
+    Size,
+    Switch,
+    Whole,
+    WholeOr,
+    Words,
+)
+
+
+class Scope(Enum):
+    """Whether a knob has one value for the pair, or may differ by node (then inventory.py may state it)."""
+
+    PAIR = "pair"
+    NODE = "node"
+
+
+class Cost(Enum):
+    """What it takes to turn a knob on a serving pair."""
+
+    NOTHING = "nothing"
+    SERVICE = "the keeper reloads its settings, the engine runs on"
+    RESTART = "one restart of the pair"
+    STAGING = "staging, then one restart of the pair"
+    FABRIC = "the rails are reconfigured"
+
+
+@dataclass(frozen=True)
+class Flag:
+    """The knob is a flag of `vllm serve`; a switch is a flag without a value, written only when on."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Env:
+    """The knob is a variable in the engine's environment; a switch is written as 1 or 0."""
+
+    names: tuple[str, ...]
+
+    def __init__(self, *names: str) -> None:
+        object.__setattr__(self, "names", names)
+
+
+@dataclass(frozen=True)
+class Becomes:
+    """Where the knob goes when it is neither one flag nor a variable, in words; the stack or a role writes it."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Only:
+    """The one stack whose engine knows this knob; it is refused with any other."""
+
+    stack: str
+
+
+@dataclass(frozen=True)
+class Kit:
+    """What the reference kit calls it."""
+
+    name: str
+
+
+STACKS = ("vllm-exl3", "vllm")
+
+
+class Knobs(BaseModel):
+    """The operator's settings as stated: flat, plain values."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
+
+    # What is served, and from where
+
+    stack: Annotated[str, OneOf(STACKS), Cost.STAGING, Becomes("the launch as a whole")] = "vllm-exl3"
+    """Engine, checkpoint and drafter as one proven whole. `vllm-exl3` is GLM 5.3 Flash at 4 bit as the reference kit
+    v2.3-tier1 serves it; `vllm` is upstream vLLM with any model directory."""
+
+    image: Annotated[str | None, Image(), Cost.STAGING, Kit("IMAGE"), Becomes("the image of both ranks")] = None
+    """By digest, because a tag can be pushed again: the reference kit v2.3-tier1 pins a tag, and its rollback then
+    returns to a name and not to the bits that worked."""
+
+    weights_path: Annotated[
+        str | None, NodePath(), Scope.NODE, Cost.STAGING, Kit("MODEL_HOST_PATH"), Becomes("a mount, read-only")
+    ] = None
+    """Directory of the checkpoint, flat: the loader of the reference stack does not follow the link tree of a
+    Hugging Face cache. `~/` is the home on each node, which may differ between the nodes."""
+
+    drafter_path: Annotated[
+        str | Empty | None, NodePath(), Scope.NODE, Cost.STAGING, Kit("DFLASH_DIR"), Becomes("a mount, read-only")
+    ] = None
+    """Directory of the draft model; mounted only while speculation needs it."""
+
+    cache_path: Annotated[
+        str | None, NodePath(), Scope.NODE, Cost.RESTART, Kit("CACHE_HOST_PATH"), Becomes("mounts for compiled kernels")
+    ] = None
+    """Compiled kernels live here between starts; a new place means compiling everything again at the next start
+    (reference kit v2.3-tier1)."""
+
+    container_name: Annotated[str | None, Name(pattern=r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", wanted="a container name: letters, digits and _ . -"), Cost.RESTART, Kit("NAME"), Becomes("--name of the container")] = None  # fmt: skip
+    """Name of the container on each node."""
+
+    shm_size: Annotated[str | None, Size(), Cost.RESTART, Becomes("--shm-size of the container")] = None
+    """Shared memory of the container. The reference kit v2.3-tier1 gives 32g; with the host's IPC namespace the value
+    hardly matters, and it is kept for likeness."""
+
+    # Flags of the engine, in the order in which they are written
+
+    served_model_name: Annotated[str | None, Name(), Flag("--served-model-name"), Cost.RESTART] = None
+    """The model name that clients ask for; a request for another one is answered 404."""
+
+    api_port: Annotated[int, Whole(1024, 65535), Flag("--port"), Cost.RESTART, Kit("PORT")] = 8000
+    """TCP port of the API on the head, on every address (0.0.0.0, as the reference kit v2.3-tier1 does)."""
+
+    trust_remote_code: Annotated[bool | None, Switch(), Flag("--trust-remote-code"), Cost.RESTART] = None
+    """Lets Python code in the checkpoint directory run inside the engine."""
+
+    quantization: Annotated[str | Empty | None, Name(), Flag("--quantization"), Cost.RESTART] = None
+    """Format of the weights. Empty: the engine reads it from the checkpoint."""
+
+    tensor_parallel_size: Annotated[int | None, Whole(1, 64), Flag("--tensor-parallel-size"), Cost.RESTART] = None
+    """Ranks that share each layer. Unset: the number of nodes, the only value that one GPU per node allows."""
+
+    gpu_memory_utilization: Annotated[
+        float | Empty | None, Number(above=0, high=0.95), Flag("--gpu-memory-utilization"), Cost.RESTART, Kit("GMU")
+    ] = None
+    """Share of memory for weights and KV cache. CPU and GPU share one pool on GB10: from 0.88 on the reference kit
+    v2.3-tier1 warns of swapping. Where kv_cache_memory_bytes is set, it no longer sizes the pool."""
+
+    max_model_len: Annotated[
+        int | Empty | None, Whole(1, 1048576), Flag("--max-model-len"), Cost.RESTART, Kit("MAX_LEN")
+    ] = None
+    """Longest request in tokens, prompt and answer together. Empty: what the checkpoint says."""
+
+    max_num_seqs: Annotated[int | Empty | None, Whole(1, 256), Flag("--max-num-seqs"), Cost.RESTART, Kit("MAX_SEQS")] = None  # fmt: skip
+    """Requests that are worked on at once. Each costs memory beside the KV pool: the draft ring of the reference kit
+    v2.3-tier1 takes about 2.5 GiB at 4 and 9 GiB at 16."""
+
+    block_size: Annotated[int | Empty | None, Whole(1, 65536), Flag("--block-size"), Cost.RESTART, Kit("BLOCK_SIZE")] = None  # fmt: skip
+    """Tokens per KV block. The sparse attention of the reference stack wants a multiple of its index pool times 64, and
+    raises 2304 to 4608 by itself with an fp8 cache (reference kit v2.3-tier1)."""
+
+    mm_processor_cache_gb: Annotated[
+        float | Empty | None, Number(low=0, high=64), Flag("--mm-processor-cache-gb"), Cost.RESTART, Kit("MM_CACHE_GB")
+    ] = None
+    """Cache of processed images in GiB, in the head's memory only; the reference kit v2.3-tier1 keeps it at 0.5, because
+    the head has less to spare than the worker."""
+
+    load_format: Annotated[str | Empty | None, Name(), Flag("--load-format"), Cost.RESTART, Kit("LOAD_FORMAT")] = None
+    """How the weights are read. Empty means through the page cache, which the reference kit v2.3-tier1 says needs 30 GiB
+    of swap on both nodes, or the head dies near 90% of the load."""
+
+    max_num_batched_tokens: Annotated[
+        int | None, Whole(1, 131072), Flag("--max-num-batched-tokens"), Cost.RESTART, Kit("MNBT")
+    ] = None
+    """Tokens per forward step. The reference kit v2.3-tier1 asks for 4096 at a context of 1M: 8192 wedged a head under
+    concurrent traffic. Cannot be emptied there, nor here."""
+
+    speculative_method: Annotated[
+        str | Empty | None,
+        OneOf(("dflash", "mtp", "ngram")),
+        Becomes("--speculative-config"),
+        Cost.RESTART,
+        Kit("SPEC, MTP"),
+    ] = None
+    """Which drafter proposes tokens. Empty: none, which the reference kit v2.3-tier1 advises from 8 streams on (its pool
+    grows by about 44%); mtp is about 20% slower than dflash there."""
+
+    speculative_tokens: Annotated[
+        int | None, Whole(1, 16), Becomes("--speculative-config"), Cost.RESTART, Kit("DFLASH_TOKENS, MTP")
+    ] = None
+    """Tokens proposed per step. dflash was trained on blocks of 8, one given and 7 drafted: more than 7 lowers
+    acceptance (reference kit v2.3-tier1)."""
+
+    kv_cache_dtype: Annotated[str | Empty | None, Name(), Flag("--kv-cache-dtype"), Cost.RESTART, Kit("KV_DTYPE")] = None
+    """Format of the KV cache. Empty: that of the model (bf16), which needs attention_backend empty too
+    (reference kit v2.3-tier1)."""
+
+    attention_backend: Annotated[
+        str | Empty | None, Name(), Flag("--attention-backend"), Cost.RESTART, Kit("ATTN_BACKEND")
+    ] = None
+    """Attention kernels. Empty: the engine chooses."""
+
+    kv_cache_dtype_skip_layers: Annotated[
+        str | Empty | None, Name(), Flag("--kv-cache-dtype-skip-layers"), Cost.RESTART, Kit("KV_SKIP_LAYERS")
+    ] = None
+    """Layers whose cache stays unquantized, one word: a list with commas arrives in the engine as one name that matches
+    nothing (reference kit v2.3-tier1)."""
+
+    kv_cache_memory_bytes: Annotated[
+        int | str | None,
+        WholeOr(100_000_000, 100_000_000_000, "auto"),
+        Flag("--kv-cache-memory-bytes"),
+        Cost.RESTART,
+        Kit("KV_CACHE_MEMORY"),
+    ] = None
+    """Bytes of KV cache per rank, about 90,000 tokens per GB on the reference stack; 14.9e9 is aggressive there and less
+    is needed when other services live on the node (reference kit v2.3-tier1). `auto`: the engine's own budgeting."""
+
+    kda_prefill_backend: Annotated[
+        str | Empty | None,
+        OneOf(("triton", "flashkda", "auto")),
+        Flag("--kda-prefill-backend"),
+        Only("vllm-exl3"),
+        Cost.RESTART,
+        Kit("KDA_PREFILL"),
+    ] = None
+    """Prefill kernels of the linear attention layers. Both ranks get the same value: the reference kit v2.3-tier1 does not
+    carry it to the worker, and the ranks then disagree."""
+
+    prefix_match_unit: Annotated[
+        int | Empty | None,
+        Whole(1, 65536),
+        Flag("--prefix-match-unit"),
+        Only("vllm-exl3"),
+        Cost.RESTART,
+        Kit("PREFIX_MATCH_UNIT"),
+    ] = None
+    """Granularity in tokens at which prompts share cached prefixes. Empty: one block, 4608 (reference kit v2.3-tier1)."""
+
+    mixed_prefill_token_cap: Annotated[
+        int | Empty | None,
+        Whole(-1, 131072),
+        Flag("--mixed-prefill-token-cap"),
+        Only("vllm-exl3"),
+        Cost.RESTART,
+        Kit("MIXED_PREFILL_CAP"),
+    ] = None
+    """Prefill tokens that a step may mix with running answers: -1 skips, 0 is off; with a decode weight it must exceed 64,
+    and 512 is advised (reference kit v2.3-tier1)."""
+
+    mixed_prefill_max_defer_steps: Annotated[
+        int | Empty | None,
+        Whole(0, 100000),
+        Flag("--mixed-prefill-max-defer-steps"),
+        Only("vllm-exl3"),
+        Cost.RESTART,
+        Kit("MIXED_PREFILL_MAX_DEFER"),
+    ] = None
+    """Steps for which a prefill may be put off; without effect where a decode weight is set (reference kit v2.3-tier1)."""
+
+    mixed_prefill_decode_weight: Annotated[
+        float | Empty | None,
+        Number(low=0, high=1000),
+        Flag("--mixed-prefill-decode-weight"),
+        Only("vllm-exl3"),
+        Cost.RESTART,
+        Kit("MIXED_PREFILL_DECODE_WEIGHT"),
+    ] = None
+    """Share of running answers against arriving documents; 1.0 is fair. With a cap of 512, chats keep 85 to 91% of their
+    speed while documents load 20 to 35% slower (reference kit v2.3-tier1)."""
+
+    enforce_eager: Annotated[bool | None, Switch(), Flag("--enforce-eager"), Cost.RESTART, Kit("EAGER")] = None
+    """No compiled graphs: a quicker start and slower answers; for debugging, and for the simulated pair."""
+
+    skip_mm_profiling: Annotated[
+        bool | None, Switch(), Flag("--skip-mm-profiling"), Cost.RESTART, Kit("SKIP_MM_PROFILING")
+    ] = None
+    """Skips the memory trial with the largest images. Turned off at a long max_model_len, the trial itself runs out of
+    memory (reference kit v2.3-tier1)."""
+
+    tool_call_parser: Annotated[str | Empty | None, Name(), Flag("--tool-call-parser"), Cost.RESTART] = None
+    """How tool calls are read from the model's text; brings `--enable-auto-tool-choice` with it."""
+
+    reasoning_parser: Annotated[str | Empty | None, Name(), Flag("--reasoning-parser"), Cost.RESTART] = None
+    """How reasoning is told from the answer; without it both arrive in `content`."""
+
+    enable_thinking: Annotated[
+        bool | Empty | None, Switch(), Becomes("--default-chat-template-kwargs"), Cost.RESTART
+    ] = None
+    """Whether the model reasons when the request does not say; a request may override it."""
+
+    master_port: Annotated[int, Whole(1024, 65535), Becomes("--master-port"), Cost.RESTART, Kit("MPORT")] = 29521
+    """TCP port on which the ranks meet at start; the engine listens on every address of the head."""
+
+    # Variables of the engine
+
+    use_b12x_fp8_gemm: Annotated[
+        bool | Empty | None,
+        Switch(),
+        Env("VLLM_USE_B12X_FP8_GEMM"),
+        Only("vllm-exl3"),
+        Cost.RESTART,
+        Kit("VLLM_USE_B12X_FP8_GEMM"),
+    ] = None
+    """fp8 matrix kernels made for GB10; off costs acceptance of drafts at 4 streams (reference kit v2.3-tier1)."""
+
+    b12x_mxfp8_max_m: Annotated[
+        int | Empty | None,
+        Whole(0, 1048576),
+        Env("VLLM_B12X_MXFP8_MAX_M"),
+        Only("vllm-exl3"),
+        Cost.RESTART,
+        Kit("VLLM_B12X_MXFP8_MAX_M"),
+    ] = None
+    """Rows above which FlashInfer takes over, 0 for never; the engine's own value is 16 (reference kit v2.3-tier1)."""
+
+    dflash_fp8_draft_head: Annotated[
+        bool | Empty | None,
+        Switch(),
+        Env("VLLM_DFLASH_FP8_DRAFT_HEAD"),
+        Only("vllm-exl3"),
+        Cost.RESTART,
+        Kit("VLLM_DFLASH_FP8_DRAFT_HEAD"),
+    ] = None
+    """Draft head in fp8: one millisecond less per step for 317 MB per rank (reference kit v2.3-tier1)."""
+
+    nvfp4_mla_dynamic_scale: Annotated[
+        bool | Empty | None,
+        Switch(),
+        Env("VLLM_NVFP4_MLA_DYNAMIC_SCALE"),
+        Only("vllm-exl3"),
+        Cost.RESTART,
+        Kit("VLLM_NVFP4_MLA_DYNAMIC_SCALE"),
+    ] = None
+    """Needed by kv_cache_dtype nvfp4_ds_mla: the engine refuses to start without it (reference kit v2.3-tier1)."""
+
+    nccl_channels: Annotated[
+        int | Empty | None,
+        Whole(0, 32),
+        Env("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"),
+        Cost.RESTART,
+        Kit("NCCL_NCHANNELS"),
+    ] = None
+    """Parallel NCCL channels, least and most alike; 0 leaves it to NCCL (reference kit v2.3-tier1)."""
+
+    nccl_debug: Annotated[str | Empty | None, OneOf(("WARN", "INFO", "TRACE", "VERSION")), Env("NCCL_DEBUG"), Cost.RESTART] = None  # fmt: skip
+    """How much NCCL says in the engine's log; INFO names the transport of each channel."""
+
+    engine_env: Annotated[tuple[str, ...], Pairs(), Becomes("variables of the engine"), Cost.RESTART] = ()
+    """More variables for the engine, for what has no knob yet; a variable that a knob or the stack sets is refused."""
+
+    # The rails
+
+    rail_mtu: Annotated[int, Whole(1280, 9000), Becomes("mtu of each rail"), Cost.FABRIC] = 9000
+    """MTU of the rails. RoCE's own MTU is the largest of 1024, 2048 and 4096 that fits below it: 1500 leaves 1024."""
+
+    # Proof that it answers
+
+    smoke_prompt: Annotated[str, Words(), Becomes("verify.py"), Cost.NOTHING] = (
+        "What is 17*23? Answer with the number only."
+    )
+    """What verify.py asks the model; the reference kit v2.3-tier1 asks the same sum."""
+
+    smoke_expected: Annotated[str, Words(), Becomes("verify.py"), Cost.NOTHING] = "391"
+    """What the answer to smoke_prompt must contain."""
+
+    smoke_max_tokens: Annotated[int, Whole(1, 32768), Becomes("verify.py"), Cost.NOTHING] = 200
+    """Longest answer to smoke_prompt (reference kit v2.3-tier1: 200 tokens)."""
+
+    canary_prompt: Annotated[str, Words(), Becomes("the keeper"), Cost.SERVICE] = (
+        "What is 17*23? Answer with the number only."
+    )
+    """What the keeper asks an idle pair: every other endpoint of a pair whose worker died still says it is well."""
+
+    canary_expected: Annotated[str, Words(), Becomes("the keeper"), Cost.SERVICE] = "391"
+    """What the answer to canary_prompt must contain."""
+
+    canary_max_tokens: Annotated[int, Whole(1, 32768), Becomes("the keeper"), Cost.SERVICE] = 64
+    """Longest answer to canary_prompt; short, because the canary takes a slot that a client may want."""
+
+    canary_timeout_seconds: Annotated[int, Whole(1, 3600), Becomes("the keeper"), Cost.SERVICE] = 60
+    """A canary that has not answered by then failed. The first request after a start compiles: 4 to 18 seconds were seen
+    with upstream vLLM 0.32 on a CPU."""
+
+    canary_interval_seconds: Annotated[int, Whole(1, 86400), Becomes("the keeper"), Cost.SERVICE] = 60
+    """How long an idle pair is left alone between two canaries."""
+
+    # The keeper
+
+    watch_interval_seconds: Annotated[int, Whole(1, 60), Becomes("the keeper"), Cost.SERVICE] = 1
+    """How often the keeper looks at both ranks."""
+
+    lease_seconds: Annotated[int, Whole(5, 3600), Becomes("the keeper"), Cost.SERVICE] = 60
+    """A rank whose keeper is silent for this long stops, so that no rank outlives its pair; long enough for a cable that
+    is pulled and put back, which the engine survives."""
+
+    ready_timeout_seconds: Annotated[int, Whole(10, 86400), Becomes("the keeper"), Cost.SERVICE] = 1800
+    """How long a start may take until the API answers (reference kit v2.3-tier1: 1800; a start takes about 4 minutes)."""
+
+    stop_grace_seconds: Annotated[int, Whole(0, 600), Becomes("the keeper"), Cost.SERVICE] = 20
+    """From the polite signal to the end of the whole cgroup. A worker of upstream vLLM 0.32 needed 13 seconds."""
+
+    stuck_seconds: Annotated[int, Whole(10, 86400), Becomes("the keeper"), Cost.SERVICE] = 120
+    """A pair with running requests and no progress for this long is asked a canary."""
+
+    backoff_seconds: Annotated[int, Whole(0, 3600), Becomes("the keeper"), Cost.SERVICE] = 10
+    """Pause before the first restart; it doubles with each failure in a row."""
+
+    backoff_max_seconds: Annotated[int, Whole(1, 86400), Becomes("the keeper"), Cost.SERVICE] = 300
+    """Longest pause between two restarts."""
+
+    restart_budget: Annotated[int, Whole(0, 1000), Becomes("the keeper"), Cost.SERVICE] = 5
+    """Restarts within restart_window_seconds; when they are spent the pair rests and says why."""
+
+    restart_window_seconds: Annotated[int, Whole(60, 604800), Becomes("the keeper"), Cost.SERVICE] = 3600
+    """The time over which restart_budget is counted."""
+
+    generations_kept: Annotated[int, Whole(2, 100), Becomes("the keeper"), Cost.SERVICE] = 5
+    """Launches remembered on the head, the running one and the last good one included."""
+
+    @field_validator("*", mode="plain")
+    @classmethod
+    def _of_its_kind(cls, value: object, info: ValidationInfo) -> object:
+        knob = KNOBS[info.field_name or ""]
+        try:
+            return knob.parse(value)
+        except Refused as refused:
+            raise PydanticCustomError("knob", "{text}", {"text": str(refused)}) from None
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One declaration, read."""
+
+    name: str
+    kind: Kind
+    default: object
+    may_be_unset: bool
+    may_be_empty: bool
+    scope: Scope
+    cost: Cost
+    flag: Flag | None
+    env: Env | None
+    becomes: Becomes | None
+    only: Only | None
+    kit: Kit | None
+    reason: str
+
+    def parse(self, value: object) -> object:
+        """The value to keep, or Refused with what it must be."""
+        if value is None:
+            if self.may_be_unset:
+                return None
+            raise Refused(f"must have a value; leave it out for the default ({self.default})")
+        if isinstance(value, str) and not value:
+            if self.may_be_empty:
+                return ""
+            raise Refused(f"cannot be empty, must be {self.kind.allowed}; leave it out for the default")
+        return self.kind.parse(value)
+
+    @property
+    def destination(self) -> str:
+        if self.flag:
+            return f"`{self.flag.name}`"
+        if self.env:
+            return ", ".join(f"`{name}`" for name in self.env.names)
+        return self.becomes.text if self.becomes else ""
+
+
+def _read(name: str, field: FieldInfo) -> Knob:
+    def one(kind: type) -> object:
+        return next((item for item in field.metadata if isinstance(item, kind)), None)
+
+    union = get_args(field.annotation) or (field.annotation,)
+    kind = one(Kind)
+    if not isinstance(kind, Kind):
+        raise TypeError(f"knob {name} has no kind")
+    return Knob(
+        name=name,
+        kind=kind,
+        default=field.default,
+        may_be_unset=type(None) in union,
+        may_be_empty=Empty in union,
+        scope=one(Scope) or Scope.PAIR,  # type: ignore[arg-type]
+        cost=one(Cost),  # type: ignore[arg-type]
+        flag=one(Flag),  # type: ignore[arg-type]
+        env=one(Env),  # type: ignore[arg-type]
+        becomes=one(Becomes),  # type: ignore[arg-type]
+        only=one(Only),  # type: ignore[arg-type]
+        kit=one(Kit),  # type: ignore[arg-type]
+        reason=" ".join((field.description or "").split()),
+    )
+
+
+KNOBS: dict[str, Knob] = {}
+KNOBS.update({name: _read(name, field) for name, field in Knobs.model_fields.items()})
+
+
+def flags() -> Iterator[Knob]:
+    """The knobs that are flags of the engine, in the order in which they are written."""
+    return (knob for knob in KNOBS.values() if knob.flag)

@@ -1,0 +1,151 @@
+"""Cluster + node -> texts and hashes. Pure; the only reader of templates/."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv4Address
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from node import wire
+from spec.cluster import Cluster, Node
+from spec.objects import AGENT_UNIT, CGROUP_PARENT, KEEPER_UNIT
+from spec.stacks import GidIndex
+
+TEMPLATES = Path(__file__).parent.parent / "templates"
+
+GENERATED = "by Sparkpair; edit group_data/all.py and inventory.py"
+
+ADDED: tuple[tuple[str, ...], ...] = (("--cgroup-parent", CGROUP_PARENT),)
+"""What we add to a stack's own launch, besides the labels: one cgroup whose kill ends the container and all in it."""
+
+ADDED_LABELS = (wire.LABEL_ENGINE, wire.LABEL_RANK, wire.LABEL_EPOCH)
+"""Labels that the rank agent puts on a container: they testify what runs."""
+
+UNITS = (AGENT_UNIT, KEEPER_UNIT)
+
+_environment = Environment(
+    loader=FileSystemLoader(TEMPLATES),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+    autoescape=False,
+)
+
+
+def rank_text(cluster: Cluster, node: Node) -> str:
+    """`wanted/rank.json`: one rank's launch, a flag and its value on one line."""
+    launch = cluster.launch(node)
+    return _lines(
+        {
+            "generated": GENERATED,
+            "stack": cluster.stack.name,
+            "rank": node.rank,
+            "name": launch.name,
+            "image": launch.image,
+            "content": list(launch.content),
+            "container": [list(group) for group in (*launch.container, *ADDED)],
+            "mounts": [list(mount) for mount in launch.mounts],
+            "directories": list(launch.directories),
+            "env": [[name, _env_value(value)] for name, value in launch.env],
+            "command": [list(group) for group in launch.command],
+        }
+    )
+
+
+def service_text(cluster: Cluster) -> str:
+    """`wanted/service.json`: what the keeper needs to know that no running rank depends on."""
+    knobs = cluster.knobs
+    return _lines(
+        {
+            "generated": GENERATED,
+            "nodes": [
+                {
+                    "rank": node.rank,
+                    "name": node.name,
+                    "local": node.is_head,
+                    "addresses": [] if node.is_head else [str(address) for address in addresses(node)],
+                }
+                for node in cluster.nodes
+            ],
+            "api": {
+                "port": knobs.api_port,
+                "model": cluster.served_model_name,
+                "ready_path": cluster.stack.ready_path,
+                "metrics_path": cluster.stack.metrics_path,
+            },
+            "canary": {
+                "prompt": knobs.canary_prompt,
+                "expect": knobs.canary_expected,
+                "max_tokens": knobs.canary_max_tokens,
+                "timeout_seconds": knobs.canary_timeout_seconds,
+            },
+            "watch_interval_seconds": knobs.watch_interval_seconds,
+            "lease_seconds": knobs.lease_seconds,
+            "ready_timeout_seconds": knobs.ready_timeout_seconds,
+            "stop_grace_seconds": knobs.stop_grace_seconds,
+            "canary_interval_seconds": knobs.canary_interval_seconds,
+            "stuck_seconds": knobs.stuck_seconds,
+            "backoff_seconds": knobs.backoff_seconds,
+            "backoff_max_seconds": knobs.backoff_max_seconds,
+            "restart_budget": knobs.restart_budget,
+            "restart_window_seconds": knobs.restart_window_seconds,
+            "generations_kept": knobs.generations_kept,
+            "ports": list(cluster.ports),
+        }
+    )
+
+
+def netplan_text(cluster: Cluster, node: Node) -> str:
+    """The node's netplan file of ours: its rails and nothing else."""
+    return _environment.get_template("fabric/60-sparkpair.yaml.j2").render(rails=node.rails, mtu=cluster.knobs.rail_mtu)
+
+
+def authorized_keys_text(cluster: Cluster, public_key: str) -> str:
+    """The one line that lets the head's keeper reach a worker's agent, and do nothing else there."""
+    sources = ",".join(str(address) for address in addresses(cluster.head))
+    return _environment.get_template("keeper/authorized_keys.j2").render(sources=sources, public_key=public_key.strip())
+
+
+def known_hosts_text(cluster: Cluster, host_keys: Mapping[int, str]) -> str:
+    """The host keys that the head accepts, by rank: `host_keys[rank]` is "ssh-ed25519 AAAA..."."""
+    rows = [(f"sparkpair-rank{node.rank}", host_keys[node.rank].strip()) for node in cluster.workers]
+    return _environment.get_template("keeper/known_hosts.j2").render(rows=rows)
+
+
+def unit_text(name: str) -> str:
+    """A unit file of ours by its name; the same on every node and in every generation."""
+    return _environment.get_template(f"keeper/{name}.j2").render(cgroup_parent=CGROUP_PARENT)
+
+
+def engine_hash(texts: Sequence[str], identities: Sequence[Sequence[str]]) -> str:
+    """The identity of what the running ranks depend on: `texts[rank]` and the manifest identities of the directories in
+    that rank's `content`, in its order."""
+    return wire.engine_hash(list(zip(texts, identities, strict=True)))
+
+
+def addresses(node: Node) -> tuple[IPv4Address, ...]:
+    """Where a node is reached by its peers: the rails first, the management address as the second way."""
+    return (*(rail.ip for rail in node.rails), node.management_address)
+
+
+def _env_value(value: str | GidIndex) -> object:
+    if isinstance(value, GidIndex):
+        return {"gid_index": {"hca": value.hca, "address": str(value.address)}}
+    return value
+
+
+def _lines(data: Mapping[str, object]) -> str:
+    """JSON with one line per entry, and per item of an entry that is a list of groups, so that a diff shows what moved."""
+    entries = []
+    for key, value in data.items():
+        if isinstance(value, list) and value:
+            items = ",\n".join(f"  {json.dumps(item, ensure_ascii=False)}" for item in value)
+            text = f"[\n{items}\n ]"
+        else:
+            text = json.dumps(value, ensure_ascii=False)
+        entries.append(f" {json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(entries) + "\n}\n"

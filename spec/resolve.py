@@ -1,0 +1,56 @@
+"""Settings + facts -> Cluster: what only the nodes know. Discovery of rails comes in here later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from spec.cluster import Cluster, Node, Settings, StatedNode
+
+
+class NodeFacts(Protocol):
+    """What resolve reads from a node's facts."""
+
+    @property
+    def user(self) -> str:
+        """The user that pyinfra logs in as (not root, even where sudo is used)."""
+
+    @property
+    def home(self) -> str:
+        """That user's home directory."""
+
+
+def resolve(settings: Settings, facts_by_name: Mapping[str, NodeFacts]) -> Cluster:
+    """The cluster. `facts_by_name` has an entry for every node of the settings."""
+    return Cluster(
+        settings=settings,
+        nodes=tuple(_node(settings, stated, facts_by_name[stated.name]) for stated in settings.nodes),
+    )
+
+
+def _node(settings: Settings, stated: StatedNode, facts: NodeFacts) -> Node:
+    knobs = settings.effective
+
+    def path(name: str) -> str:
+        own = getattr(stated, name)
+        value = getattr(knobs, name) if own is None else own
+        return expand(str(value or ""), facts.home)
+
+    return Node(
+        name=stated.name,
+        rank=stated.rank,
+        position=stated.position,
+        local=stated.local,
+        management_address=stated.management_address,
+        rails=stated.rails,
+        user=facts.user,
+        home=facts.home,
+        weights_path=path("weights_path"),
+        drafter_path=path("drafter_path") or None,
+        cache_path=path("cache_path"),
+    )
+
+
+def expand(path: str, home: str) -> str:
+    """The path with ~/ replaced by that node's own home."""
+    return f"{home.rstrip('/')}/{path[2:]}" if path.startswith("~/") else path

@@ -1,0 +1,104 @@
+"""What both vLLM stacks launch alike."""
+
+from __future__ import annotations
+
+from spec.knobs import Knobs
+from spec.stacks.launch import GidIndex, Groups, Metrics, Seat, compact_json
+
+METRICS = Metrics(
+    running="vllm:num_requests_running",
+    waiting="vllm:num_requests_waiting",
+    prompt_tokens="vllm:prompt_tokens_total",
+    generation_tokens="vllm:generation_tokens_total",
+)
+
+
+def container_groups(knobs: Knobs) -> Groups:
+    """How the container meets the machine: GPUs, the host's network and IPC, memory that may be pinned for RDMA."""
+    return (
+        ("--gpus", "all"),
+        ("--restart", "no"),
+        ("--network", "host"),
+        ("--ipc", "host"),
+        ("--shm-size", str(knobs.shm_size)),
+        ("--ulimit", "memlock=-1:-1"),
+        ("--cap-add", "IPC_LOCK"),
+        ("--device", "/dev/infiniband:/dev/infiniband"),
+    )
+
+
+def nccl_env(seat: Seat) -> tuple[tuple[str, str | GidIndex], ...]:
+    """NCCL and gloo on the first rail: RoCE v2 over IPv4 on one HCA, and the same netdev for what goes over sockets."""
+    return (
+        ("NCCL_NET", "IB"),
+        ("NCCL_IB_DISABLE", "0"),
+        ("NCCL_IB_HCA", seat.hca),
+        ("NCCL_IB_GID_INDEX", GidIndex(seat.hca, seat.address)),
+        ("NCCL_IB_ROCE_VERSION_NUM", "2"),
+        ("NCCL_IB_ADDR_FAMILY", "AF_INET"),
+        ("NCCL_IB_ADDR_RANGE", str(seat.network)),
+        ("NCCL_SOCKET_IFNAME", seat.netdev),
+        ("GLOO_SOCKET_IFNAME", seat.netdev),
+        ("TP_SOCKET_IFNAME", seat.netdev),
+        ("MN_IF_NAME", seat.netdev),
+        ("NCCL_NVLS_ENABLE", "0"),
+        ("NCCL_CROSS_NIC", "0"),
+        ("NCCL_IB_MERGE_NICS", "0"),
+        ("NCCL_CUMEM_ENABLE", "0"),
+        ("NCCL_IGNORE_CPU_AFFINITY", "1"),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+    )
+
+
+def rendezvous(knobs: Knobs, seat: Seat) -> Groups:
+    """How the ranks find each other; every rank but the head's serves no API."""
+    groups: Groups = (
+        ("--distributed-executor-backend", "mp"),
+        ("--nnodes", str(seat.ranks)),
+        ("--node-rank", str(seat.rank)),
+        ("--master-addr", str(seat.master_address)),
+        ("--master-port", str(knobs.master_port)),
+    )
+    return groups if seat.rank == 0 else (*groups, ("--headless",))
+
+
+def endpoint(knobs: Knobs) -> Groups:
+    """Where the API listens."""
+    return (("--host", "0.0.0.0"), ("--port", str(knobs.api_port)))
+
+
+def tensor_parallel(knobs: Knobs, seat: Seat) -> Groups:
+    """One rank per node, unless stated."""
+    return (("--tensor-parallel-size", str(knobs.tensor_parallel_size or seat.ranks)),)
+
+
+def tool_calls(knobs: Knobs) -> Groups:
+    """The parser, and the switch without which the engine ignores it."""
+    if not knobs.tool_call_parser:
+        return ()
+    return (("--tool-call-parser", knobs.tool_call_parser), ("--enable-auto-tool-choice",))
+
+
+def speculation(knobs: Knobs, drafter: str | None) -> Groups:
+    """The speculative configuration, one JSON argument."""
+    if not knobs.speculative_method:
+        return ()
+    config: dict[str, object] = {"method": knobs.speculative_method}
+    if drafter is not None:
+        config["model"] = drafter
+    config["num_speculative_tokens"] = knobs.speculative_tokens
+    return (("--speculative-config", compact_json(config)),)
+
+
+def thinking(knobs: Knobs) -> Groups:
+    """Whether the chat template asks for reasoning when the request does not say."""
+    if knobs.enable_thinking is None or knobs.enable_thinking == "":
+        return ()
+    value = "true" if knobs.enable_thinking else "false"
+    return (("--default-chat-template-kwargs", f'{{"enable_thinking": {value}}}'),)
+
+
+def extra_env(knobs: Knobs) -> tuple[tuple[str, str], ...]:
+    """The operator's own variables."""
+    pairs = (item.partition("=") for item in knobs.engine_env)
+    return tuple((key, value) for key, _, value in pairs)

@@ -30,7 +30,8 @@ class Room:
 
 
 _VERB = Room(("spec.load", "spec.resolve", "roles", "facts", "checks", "benchmarks"), ("pyinfra",))
-_CLUSTER = ("spec.cluster", "spec.capacity")
+# Whoever may use the cluster may name the types that its fields have.
+_CLUSTER = ("spec.cluster", "spec.capacity", "spec.stacks", "spec.knobs")
 
 # The longest prefix that fits a module holds. What stands here is docs/decisions/0001 and the table of rooms in
 # docs/index.md; the standard library is open to all.
@@ -52,7 +53,7 @@ ROOMS: dict[str, Room] = {
     "spec.resolve": Room(_CLUSTER),
     # The engine hash is defined once, where the keeper computes it: node.wire.
     "spec.render": Room((*_CLUSTER, "spec.objects", "node.wire"), ("jinja2",)),
-    "spec.objects": Room(_CLUSTER),
+    "spec.objects": Room(),
     "spec.load": Room((*_CLUSTER, "spec.knobs", "spec.presets"), ("pyinfra", "pydantic")),
     "spec.docs": Room(("spec",), ("pydantic",)),
     "facts": Room(("facts", "node"), ("pyinfra",)),

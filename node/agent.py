@@ -86,13 +86,14 @@ class Agent:
         try:
             operation = {
                 "poll": self._poll, "wanted": self._wanted, "start": self._start, "stop": self._stop, "logs": self._tail,
+                "hello": self._hello,
             }.get(str(message.get("op")))
             if operation is None:
                 raise Refused(f"unknown request {message.get('op')!r}; keeper and agent are of different releases")
             answer = {"ok": True, **await operation(message)}
         except (Refused, DockerError, wire.WireError, gids.GidError, OSError) as error:
             answer = {"ok": False, "error": str(error)}
-        return {"id": message.get("id"), **answer}
+        return {"id": message.get("id"), "epoch": self._lease.epoch, **answer}
 
     async def watch_lease(self) -> None:
         """End the rank when nobody renews the lease: no rank outlives its pair."""
@@ -107,6 +108,10 @@ class Agent:
             if left:
                 log(f"lease of epoch {self._lease.epoch} ran out, no word from the keeper: ending the rank", "warning")
                 self._begin("stopping", self._end(LEASE_STOP_GRACE_SECONDS))
+
+    async def _hello(self, message: dict[str, Any]) -> dict[str, Any]:
+        del message
+        return {"boot_id": self._boot_id, "code": self._code}
 
     async def _poll(self, message: dict[str, Any]) -> dict[str, Any]:
         self._admit(message)

@@ -1,0 +1,130 @@
+"""The keeper's files: generations, the two links into them, its memory and its history."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from node import paths, wire
+
+HISTORY_BYTES = 1_000_000
+"""History is cut to its newer half beyond this size."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What was handed over at once: every rank's text, snapshotted, so that a boot or a crash needs nothing else."""
+
+    engine: str
+    texts: tuple[str, ...]
+
+
+class Store:
+    """Everything the keeper keeps over a power cut. Writes are whole or not at all."""
+
+    def __init__(self, root: Path = paths.STATE) -> None:
+        self._root = root
+        self._generations = root / "generations"
+        self._state = root / "keeper/state.json"
+        self._history = root / "history.jsonl"
+
+    def load(self) -> dict[str, Any]:
+        """The keeper's state; empty when there is none. Raises WireError for a damaged one."""
+        return wire.read_json(self._state) or {}
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Replace the state."""
+        wire.write_atomic(self._state, json.dumps(state, indent=1))
+
+    def set_aside(self) -> Path:
+        """Move a damaged state out of the way, for a person to look at."""
+        aside = self._state.with_suffix(f".damaged-{int(time.time())}")
+        self._state.rename(aside)
+        return aside
+
+    def snapshot(self, engine: str, texts: Sequence[str], manifest: dict[str, Any]) -> Generation:
+        """Write a generation, complete before it has its name, and point `current` at it."""
+        final = self._generations / engine
+        if not self._complete(final, len(texts)):
+            shutil.rmtree(final, ignore_errors=True)
+            self._generations.mkdir(parents=True, exist_ok=True)
+            partial = Path(tempfile.mkdtemp(dir=self._generations, prefix=".new-"))
+            for rank, text in enumerate(texts):
+                wire.write_atomic(partial / f"rank{rank}.json", text)
+            wire.write_atomic(partial / "manifest.json", json.dumps(manifest, indent=1))
+            os.replace(partial, final)
+            wire.sync_directory(self._generations)
+        self._link("current", engine)
+        return Generation(engine, tuple(texts))
+
+    def generation(self, engine: str) -> Generation:
+        """A kept generation. Raises WireError when it is not complete."""
+        directory = self._generations / engine
+        texts = []
+        while (directory / f"rank{len(texts)}.json").is_file():
+            texts.append((directory / f"rank{len(texts)}.json").read_text())
+        if not texts or not self._complete(directory, len(texts)):
+            raise wire.WireError(f"{directory} is not a whole generation; run deploy.py to hand it over again")
+        return Generation(engine, tuple(texts))
+
+    def promote(self, engine: str, note: dict[str, Any]) -> None:
+        """This generation passed its gates."""
+        wire.write_atomic(self._generations / engine / "gates.json", json.dumps(note, indent=1))
+        self._link("last-good", engine)
+
+    def last_good(self) -> str | None:
+        """The newest generation that passed its gates."""
+        return self._target("last-good")
+
+    def current(self) -> str | None:
+        """The generation that was accepted last."""
+        return self._target("current")
+
+    def prune(self, keep: int) -> None:
+        """Remove the oldest generations beyond `keep`; never the current or the last good one."""
+        if not self._generations.is_dir():
+            return
+        held = {self._target("current"), self._target("last-good")}
+        whole = sorted(
+            (path for path in self._generations.iterdir() if not path.name.startswith(".")),
+            key=lambda path: path.stat().st_mtime, reverse=True,
+        )
+        for path in [*whole[keep:], *self._generations.glob(".new-*")]:
+            if path.name not in held:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def record(self, event: str, **details: Any) -> dict[str, Any]:
+        """Append to the history, which stays bounded."""
+        entry = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "event": event, **details}
+        self._history.parent.mkdir(parents=True, exist_ok=True)
+        if self._history.is_file() and self._history.stat().st_size > HISTORY_BYTES:
+            lines = self._history.read_text(errors="replace").splitlines(keepends=True)
+            wire.write_atomic(self._history, "".join(lines[len(lines) // 2 :]))
+        with self._history.open("a") as stream:
+            stream.write(json.dumps(entry) + "\n")
+        return entry
+
+    def _complete(self, directory: Path, ranks: int) -> bool:
+        names = ["manifest.json", *(f"rank{rank}.json" for rank in range(ranks))]
+        return all((directory / name).is_file() for name in names)
+
+    def _link(self, name: str, engine: str) -> None:
+        temporary = self._root / f".{name}.new"
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(Path("generations") / engine)
+        os.replace(temporary, self._root / name)
+        wire.sync_directory(self._root)
+
+    def _target(self, name: str) -> str | None:
+        try:
+            return Path(os.readlink(self._root / name)).name
+        except OSError:
+            return None
+

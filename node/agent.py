@@ -21,6 +21,7 @@ from typing import Any
 from node import gids, paths, wire
 from node.docker import Container, Docker, DockerError
 from node.journal import log
+from node.threads import in_thread
 
 RUN_TIMEOUT_SECONDS = 180.0
 """`docker run -d` returns within seconds; much longer means that Docker itself is stuck."""
@@ -85,7 +86,11 @@ class Agent:
         answer: dict[str, Any]
         try:
             operation = {
-                "poll": self._poll, "wanted": self._wanted, "start": self._start, "stop": self._stop, "logs": self._tail,
+                "poll": self._poll,
+                "wanted": self._wanted,
+                "start": self._start,
+                "stop": self._stop,
+                "logs": self._tail,
                 "hello": self._hello,
             }.get(str(message.get("op")))
             if operation is None:
@@ -102,7 +107,7 @@ class Agent:
             if self._lease.deadline is None or self._clock() < self._lease.deadline or self._busy():
                 continue
             try:
-                left = await asyncio.to_thread(self._ours)
+                left = await in_thread(self._ours)
             except DockerError:
                 continue
             if left:
@@ -133,19 +138,23 @@ class Agent:
 
     async def _rank(self) -> dict[str, Any]:
         try:
-            ours = await asyncio.to_thread(self._ours)
+            ours = await in_thread(self._ours)
         except DockerError as error:
             return {"state": "unknown", "error": str(error)}
         container = ours[0] if ours else None
-        seen = {} if container is None else {
-            "container": container.id,
-            "name": container.name,
-            "engine": container.labels.get(wire.LABEL_ENGINE),
-            "rank": container.labels.get(wire.LABEL_RANK),
-            "epoch": container.labels.get(wire.LABEL_EPOCH),
-            "started_at": container.started_at,
-            "exit_code": None if container.running else container.exit_code,
-        }
+        seen = (
+            {}
+            if container is None
+            else {
+                "container": container.id,
+                "name": container.name,
+                "engine": container.labels.get(wire.LABEL_ENGINE),
+                "rank": container.labels.get(wire.LABEL_RANK),
+                "epoch": container.labels.get(wire.LABEL_EPOCH),
+                "started_at": container.started_at,
+                "exit_code": None if container.running else container.exit_code,
+            }
+        )
         if self._busy():
             state = self._doing
         elif self._error:
@@ -165,7 +174,7 @@ class Agent:
             raise Refused(f"{self._places.wanted} is missing; run deploy.py") from None
         spec = wire.parse_rank(text)
         try:
-            image = await asyncio.to_thread(self._docker.image, spec.image)
+            image = await in_thread(self._docker.image, spec.image)
         except DockerError as error:
             if error.status != 404:
                 raise
@@ -195,9 +204,9 @@ class Agent:
 
     async def _tail(self, message: dict[str, Any]) -> dict[str, Any]:
         count = min(int(message.get("lines", 40)), LOG_LINES_KEPT)
-        ours = await asyncio.to_thread(self._ours)
+        ours = await in_thread(self._ours)
         if ours:
-            return {"lines": await asyncio.to_thread(_docker_logs, ours[0].id, count), "container": ours[0].id}
+            return {"lines": await in_thread(_docker_logs, ours[0].id, count), "container": ours[0].id}
         kept = sorted(self._places.logs.glob("*.log")) if self._places.logs.is_dir() else []
         lines = kept[-1].read_text(errors="replace").splitlines()[-count:] if kept else []
         return {"lines": [self._error] if self._error and not lines else lines}
@@ -213,7 +222,7 @@ class Agent:
                 for _, value in spec.env
                 if isinstance(value, wire.GidIndex)
             }
-            await asyncio.to_thread(self._docker.image, spec.image)  # `docker run` would pull it, unasked
+            await in_thread(self._docker.image, spec.image)  # `docker run` would pull it, unasked
             self._refuse_foreign(spec.name)
             code, output = await _run(wire.docker_run(spec, engine, epoch, index), RUN_TIMEOUT_SECONDS)
             if code != 0:
@@ -222,8 +231,8 @@ class Agent:
         except (Refused, DockerError, gids.GidError, OSError) as error:
             self._error = f"could not start: {error}"
             log(f"rank {spec.rank} of {engine[:12]} could not start: {error}", "error")
-            for container in await asyncio.to_thread(self._ours):
-                await asyncio.to_thread(self._docker.remove, container.id)
+            for container in await in_thread(self._ours):
+                await in_thread(self._docker.remove, container.id)
 
     async def _end(self, grace: float) -> None:
         try:
@@ -234,19 +243,19 @@ class Agent:
 
     async def _clear(self, grace: float) -> None:
         """End and remove whatever rank is here: asked first, then the whole cgroup, so that no process is left."""
-        ours = await asyncio.to_thread(self._ours)
+        ours = await in_thread(self._ours)
         for container in ours:
-            await asyncio.to_thread(self._keep_log, container)
+            await in_thread(self._keep_log, container)
             if container.status == "paused":
-                await asyncio.to_thread(self._docker.unpause, container.id)
+                await in_thread(self._docker.unpause, container.id)
             if container.running and grace > 0:
-                await asyncio.to_thread(self._docker.signal, container.id, "SIGTERM")
+                await in_thread(self._docker.signal, container.id, "SIGTERM")
         until = self._clock() + grace
         while grace > 0 and self._clock() < until and any(self._alive(container) for container in ours):
             await asyncio.sleep(0.2)
         self._kill_cgroup()
         for container in ours:
-            await asyncio.to_thread(self._docker.remove, container.id)
+            await in_thread(self._docker.remove, container.id)
         until = self._clock() + 10.0
         while self._processes() and self._clock() < until:
             self._kill_cgroup()
@@ -388,7 +397,11 @@ def _docker_logs(container: str, lines: int) -> list[str]:
     try:
         done = subprocess.run(
             ["docker", "logs", "--tail", str(lines), container],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=20, check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=20,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return [f"(no log: {error})"]

@@ -59,8 +59,11 @@ def describe(status: dict[str, Any]) -> str:
     accepted = (status.get("accepted") or "none")[:12]
     lines = [f"{status['phase']} since {status['since']}" + (f": {status['reason']}" if status.get("reason") else "")]
     good = status.get("last_good")
-    note = "the last that passed its gates" if good == status.get("accepted") and good else (
-        f"last good: {good[:12]}" if good else "none has passed its gates yet")
+    note = (
+        "the last that passed its gates"
+        if good == status.get("accepted") and good
+        else (f"last good: {good[:12]}" if good else "none has passed its gates yet")
+    )
     lines.append(f"generation {accepted} ({note})")
     for rank, seen in sorted(status.get("ranks", {}).items()):
         what = seen.get("away") or seen.get("state")
@@ -107,6 +110,7 @@ def _follow(timeout: float) -> int:
     until = time.monotonic() + timeout
     heard = time.monotonic()
     said = ""
+    failure: Any = False
     while time.monotonic() < until:
         try:
             status = _ask({"op": "status"})["status"]
@@ -121,6 +125,9 @@ def _follow(timeout: float) -> int:
         if line != said:
             print(line, flush=True)
             said = line
+        if failure is not False and status["last_failure"] and status["last_failure"] != failure:
+            print(f"failed: {status['last_failure']['reason']}", flush=True)
+        failure = status["last_failure"]
         if status["phase"] == "running":
             return OK
         if status["phase"] == "stopped":

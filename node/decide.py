@@ -1,4 +1,4 @@
-"""The keeper's judgement: a pure function from settings, memory and one look at the pair to the next memory and actions.
+"""The keeper's judgement: a pure function from rules, memory and one look at the pair to memory and actions.
 
 Time is seconds of CLOCK_BOOTTIME, handed in. Unknown is not no: what could not be seen changes nothing until its
 deadline. Progress counts before probes: a pair whose counters move is alive, whatever else is silent.
@@ -261,7 +261,14 @@ def _clearing(memory: Memory, view: View) -> tuple[Memory, list[Action]]:
         wait = memory.not_before - view.now
         return _phase(memory, view, Phase.BACKOFF, memory.due or f"next start in {wait:.0f} s"), []
     begun = dataclasses.replace(
-        memory, phase=Phase.STARTING, since=view.now, reason=memory.due, asked={}, mark=None, canary_sent=None, strikes=0
+        memory,
+        phase=Phase.STARTING,
+        since=view.now,
+        reason=memory.due,
+        asked={},
+        mark=None,
+        canary_sent=None,
+        strikes=0,
     )
     return begun, []
 
@@ -285,8 +292,13 @@ def _starting(rules: Rules, memory: Memory, view: View) -> tuple[Memory, list[Ac
     else:
         if view.healthy:
             sent = dataclasses.replace(
-                memory, phase=Phase.GATING, since=memory.since, reason="the API is up; canary sent",
-                canary_sent=view.now, answered=view.now, moved=view.now,
+                memory,
+                phase=Phase.GATING,
+                since=memory.since,
+                reason="the API is up; canary sent",
+                canary_sent=view.now,
+                answered=view.now,
+                moved=view.now,
             )
             return sent, [SendCanary("first answer after the start")]
     if view.now - memory.since > rules.ready_timeout_seconds:
@@ -304,8 +316,16 @@ def _gating(rules: Rules, memory: Memory, view: View) -> tuple[Memory, list[Acti
         return _fail(rules, memory, view, f"the first completion failed: {view.canary.reason}")
     if view.canary.state == "ok":
         running = dataclasses.replace(
-            memory, phase=Phase.RUNNING, since=view.now, reason="", mark=view.progress,
-            moved=view.now, answered=view.now, canary_sent=None, strikes=0, gentle=True,
+            memory,
+            phase=Phase.RUNNING,
+            since=view.now,
+            reason="",
+            mark=view.progress,
+            moved=view.now,
+            answered=view.now,
+            canary_sent=None,
+            strikes=0,
+            gentle=True,
         )
         return running, [Promote(), Ready(view.now - memory.since)]
     return memory, []
@@ -408,8 +428,18 @@ def _restart(
     memory: Memory, now: float, reason: str, *, gentle: bool, failures: tuple[float, ...], not_before: float
 ) -> Memory:
     return dataclasses.replace(
-        memory, phase=Phase.STOPPING, since=now, reason=reason, due=reason, gentle=gentle, failures=failures,
-        not_before=not_before, asked={}, mark=None, canary_sent=None, strikes=0,
+        memory,
+        phase=Phase.STOPPING,
+        since=now,
+        reason=reason,
+        due=reason,
+        gentle=gentle,
+        failures=failures,
+        not_before=not_before,
+        asked={},
+        mark=None,
+        canary_sent=None,
+        strikes=0,
     )
 
 

@@ -125,6 +125,6 @@ class Docker:
         except ValueError:
             raise DockerError(f"Docker answered {method} {path} with {body[:80]!r}", response.status) from None
         if response.status >= 400:
-            message = data.get("message", "") if isinstance(data, dict) else body[:200]
+            message = data.get("message", "") if isinstance(data, dict) else repr(body[:200])
             raise DockerError(f"Docker refused {method} {path}: {message}", response.status)
         return data

@@ -26,7 +26,7 @@ from node.store import Generation, Store
 HASTE_SECONDS = 0.25
 """Between looks while ranks are being ended or begun: there the pair is down, and each second counts."""
 ENDING_GRACE_SECONDS = 2.0
-"""For the rest of a pair that has failed: its requests are lost already, and rank 1 would take 13 s to end by itself."""
+"""For the rest of a failed pair: its requests are lost already, and rank 1 would take 13 s to end by itself."""
 WANTED_SECONDS = 20.0
 LOG_LINES = 25
 HURRIED = (Phase.STOPPING, Phase.STARTING, Phase.GATING)
@@ -37,8 +37,16 @@ class Keeper:
     """Holds the pair to the accepted generation."""
 
     def __init__(
-        self, settings: service.Service, store: Store, links: Sequence[AgentLink], probe: EngineProbe, *,
-        code: str, boot_id: str, clock: Callable[[], float] = boottime, status_path: Path = paths.STATUS,
+        self,
+        settings: service.Service,
+        store: Store,
+        links: Sequence[AgentLink],
+        probe: EngineProbe,
+        *,
+        code: str,
+        boot_id: str,
+        clock: Callable[[], float] = boottime,
+        status_path: Path = paths.STATUS,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -49,6 +57,10 @@ class Keeper:
         self._clock = clock
         self._status_path = status_path
         self._wake = asyncio.Event()
+        self._epoch = 0
+        self._counters: dict[str, int] = {}
+        self._last_failure: dict[str, Any] | None = None
+        self._last_start_seconds: float | None = None
         self._ranks: dict[int, dict[str, Any]] = {}
         self._published = ""
         self._generation: Generation | None = None
@@ -131,8 +143,12 @@ class Keeper:
             self._probe.forget()
         nodes = await asyncio.gather(*(self._poll(link) for link in self._links))
         return decide.View(
-            now=self._clock(), nodes=tuple(nodes), healthy=self._probe.healthy, progress=self._probe.progress,
-            busy=self._probe.busy, canary=self._probe.canary,
+            now=self._clock(),
+            nodes=tuple(nodes),
+            healthy=self._probe.healthy,
+            progress=self._probe.progress,
+            busy=self._probe.busy,
+            canary=self._probe.canary,
         )
 
     async def _poll(self, link: AgentLink) -> decide.Node:
@@ -142,7 +158,11 @@ class Keeper:
                 "poll", epoch=self._epoch, lease_seconds=self._settings.lease_seconds, netdevs=list(entry.netdevs)
             )
         except Away as error:
-            self._ranks[link.rank] = {"state": "unknown", "away": str(error), "silent_seconds": round(link.silent_seconds)}
+            self._ranks[link.rank] = {
+                "state": "unknown",
+                "away": str(error),
+                "silent_seconds": round(link.silent_seconds),
+            }
             return decide.Node(None, link.silent_seconds)
         except Refusal as error:
             self._ranks[link.rank] = {"state": "unknown", "away": str(error)}
@@ -150,12 +170,19 @@ class Keeper:
             return decide.Node(None, link.silent_seconds)
         rank = answer["rank"]
         self._ranks[link.rank] = {
-            **rank, "address": link.address, "boot_id": answer["boot_id"], "code": answer["code"],
-            "rail_up": answer["rail_up"], "processes": answer["processes"],
+            **rank,
+            "address": link.address,
+            "boot_id": answer["boot_id"],
+            "code": answer["code"],
+            "rail_up": answer["rail_up"],
+            "processes": answer["processes"],
         }
         seen = decide.Rank(
-            state=str(rank["state"]), engine=rank.get("engine"), exit_code=rank.get("exit_code"),
-            error=str(rank.get("error", "")), incarnation=str(answer["incarnation"]),
+            state=str(rank["state"]),
+            engine=rank.get("engine"),
+            exit_code=rank.get("exit_code"),
+            error=str(rank.get("error", "")),
+            incarnation=str(answer["incarnation"]),
         )
         return decide.Node(seen, 0.0, answer["rail_up"])
 
@@ -193,8 +220,12 @@ class Keeper:
         link = self._links[rank]
         ports = list(self._settings.ports) if rank == 0 else []
         await link.call(
-            "start", timeout=10.0, epoch=self._epoch, engine=self._generation.engine,
-            text=self._generation.texts[rank], ports=ports,
+            "start",
+            timeout=10.0,
+            epoch=self._epoch,
+            engine=self._generation.engine,
+            text=self._generation.texts[rank],
+            ports=ports,
         )
         if rank == self._settings.rules.start_order[0]:
             self._counters["starts"] += 1
@@ -218,7 +249,9 @@ class Keeper:
         logs = await asyncio.gather(*(self._tail(link) for link in self._links))
         self._counters["failures"] += 1
         self._last_failure = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "engine": self.memory.accepted, "reason": reason,
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "engine": self.memory.accepted,
+            "reason": reason,
             "logs": {str(rank): lines for rank, lines in enumerate(logs)},
         }
         self._save()
@@ -259,8 +292,10 @@ class Keeper:
         if refusals:
             return {"ok": False, "error": "\n".join(refusals)}
         manifest = {
-            "engine": engine, "accepted": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "nodes": [link.name for link in self._links], "identities": [answer["identities"] for answer in wanted],
+            "engine": engine,
+            "accepted": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "nodes": [link.name for link in self._links],
+            "identities": [answer["identities"] for answer in wanted],
             "image": wanted[0]["image"]["id"],
         }
         self._generation = self._store.snapshot(engine, [answer["text"] for answer in wanted], manifest)
@@ -315,8 +350,8 @@ class Keeper:
         self.memory = memory
         self._epoch = int(state.get("epoch", 0)) + 1
         self._counters = {"starts": 0, "ready": 0, "failures": 0, "canaries": 0, **state.get("counters", {})}
-        self._last_failure: dict[str, Any] | None = state.get("last_failure")
-        self._last_start_seconds: float | None = state.get("last_start_seconds")
+        self._last_failure = state.get("last_failure")
+        self._last_start_seconds = state.get("last_start_seconds")
         self._save()
 
     def _recovered(self) -> Memory:
@@ -331,11 +366,16 @@ class Keeper:
             log(f"{memory.phase.value}{': ' + memory.reason if memory.reason else ''}")
 
     def _save(self) -> None:
-        self._store.save({
-            "memory": decide.dump(self.memory), "epoch": self._epoch, "boot_id": self._boot_id,
-            "counters": self._counters, "last_failure": self._last_failure,
-            "last_start_seconds": self._last_start_seconds,
-        })
+        self._store.save(
+            {
+                "memory": decide.dump(self.memory),
+                "epoch": self._epoch,
+                "boot_id": self._boot_id,
+                "counters": self._counters,
+                "last_failure": self._last_failure,
+                "last_start_seconds": self._last_start_seconds,
+            }
+        )
 
     def _publish(self) -> None:
         text = json.dumps(self.status())
@@ -357,7 +397,10 @@ async def serve() -> int:
     settings = service.load(paths.WANTED_SERVICE)
     links = [AgentLink(node.rank, node.name, () if node.local else node.addresses, boottime) for node in settings.nodes]
     keeper = Keeper(
-        settings, Store(), links, EngineProbe(settings.api, settings.canary, boottime),
+        settings,
+        Store(),
+        links,
+        EngineProbe(settings.api, settings.canary, boottime),
         code=wire.programs_hash(wire.programs(Path(__file__).parent)),
         boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
     )

@@ -1,4 +1,4 @@
-"""The keeper's way to one agent: the socket on the head itself, else ssh over the rails, with management as the last."""
+"""The keeper's way to one agent: the socket on the head itself, else ssh over the rails, then over management."""
 
 from __future__ import annotations
 
@@ -31,8 +31,14 @@ class AgentLink:
     waits for a node that is away."""
 
     def __init__(
-        self, rank: int, name: str, addresses: Sequence[str], clock: Callable[[], float], *,
-        argv: Callable[[str], list[str]] | None = None, socket: Path = paths.AGENT_SOCKET,
+        self,
+        rank: int,
+        name: str,
+        addresses: Sequence[str],
+        clock: Callable[[], float],
+        *,
+        argv: Callable[[str], list[str]] | None = None,
+        socket: Path = paths.AGENT_SOCKET,
     ) -> None:
         self.rank = rank
         self.name = name
@@ -69,8 +75,11 @@ class AgentLink:
                     self._exchange({"id": identity, "op": op, **arguments}, identity), timeout
                 )
             except (OSError, asyncio.TimeoutError, EOFError, ValueError, wire.WireError) as error:
-                self.trouble = f"no answer within {timeout:g} s" if isinstance(error, asyncio.TimeoutError) else (
-                    str(error) or "the connection ended")
+                self.trouble = (
+                    f"no answer within {timeout:g} s"
+                    if isinstance(error, asyncio.TimeoutError)
+                    else (str(error) or "the connection ended")
+                )
                 await self._drop()
                 self._reconnect()
                 raise Away(f"{self.name} by {self.address or 'its socket'}: {self.trouble}") from None
@@ -116,7 +125,10 @@ class AgentLink:
 
     async def _dial(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         process = await asyncio.create_subprocess_exec(
-            *self._argv(address), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            *self._argv(address),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             limit=wire.MAX_LINE,
         )
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
@@ -160,14 +172,20 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 def ssh_argv(
     rank: int, key: Path = paths.KEEPER_KEY, known_hosts: Path = paths.KEEPER_KNOWN_HOSTS
 ) -> Callable[[str], list[str]]:
-    """The ssh command to an agent's bridge: our key and our pinned host key only, whatever the machine is set up for."""
+    """The ssh command to an agent's bridge: our key, our pinned host key, whatever else the machine is set up for."""
 
     def argv(address: str) -> list[str]:
         options = {
-            "IdentitiesOnly": "yes", "BatchMode": "yes", "StrictHostKeyChecking": "yes",
-            "UserKnownHostsFile": str(known_hosts), "GlobalKnownHostsFile": "/dev/null",
-            "HostKeyAlias": f"sparkpair-rank{rank}", "ConnectTimeout": str(CONNECT_SECONDS),
-            "ServerAliveInterval": "5", "ServerAliveCountMax": "3", "LogLevel": "ERROR",
+            "IdentitiesOnly": "yes",
+            "BatchMode": "yes",
+            "StrictHostKeyChecking": "yes",
+            "UserKnownHostsFile": str(known_hosts),
+            "GlobalKnownHostsFile": "/dev/null",
+            "HostKeyAlias": f"sparkpair-rank{rank}",
+            "ConnectTimeout": str(CONNECT_SECONDS),
+            "ServerAliveInterval": "5",
+            "ServerAliveCountMax": "3",
+            "LogLevel": "ERROR",
         }
         words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
         return ["ssh", "-F", "/dev/null", "-T", "-i", str(key), *words, f"{paths.PEER_USER}@{address}"]

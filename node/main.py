@@ -5,8 +5,13 @@ from __future__ import annotations
 import importlib
 import sys
 
-SERVICES = {"agent": "node.agent", "keeper": "node.keeper", "bridge": "node.bridge", "weights": "node.weights",
-            "fabric": "node.fabric"}
+SERVICES = {
+    "agent": "node.agent",
+    "keeper": "node.keeper",
+    "bridge": "node.bridge",
+    "weights": "node.weights",
+    "fabric": "node.fabric",
+}
 
 
 def main(argv: list[str]) -> int:

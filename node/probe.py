@@ -11,13 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from node.decide import Canary
+from node.threads import in_thread
 
 HTTP_SECONDS = 5.0
 STALE_SECONDS = 15.0
 """An answer older than this says nothing about now."""
 SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{[^}]*\})? ([-+0-9.eE]+|NaN|[-+]?Inf)", re.MULTILINE)
 PROGRESS = (
-    "vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:kv_cache_usage_perc", "vllm:request_success_total",
+    "vllm:prompt_tokens_total",
+    "vllm:generation_tokens_total",
+    "vllm:kv_cache_usage_perc",
+    "vllm:request_success_total",
 )
 """KV use moves during a long prefill, when no token counter does."""
 BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
@@ -113,13 +117,13 @@ class EngineProbe:
     async def _look(self) -> None:
         healthy: bool | None
         try:
-            healthy = (await asyncio.to_thread(self._get, self._api.ready_path))[0] == 200
+            healthy = (await in_thread(self._get, self._api.ready_path))[0] == 200
         except (OSError, http.client.HTTPException):
             healthy = None
         metrics = None
         if healthy is not None:
             try:
-                status, body = await asyncio.to_thread(self._get, self._api.metrics_path)
+                status, body = await in_thread(self._get, self._api.metrics_path)
                 metrics = parse_metrics(body.decode(errors="replace")) if status == 200 else None
             except (OSError, http.client.HTTPException):
                 metrics = None
@@ -129,9 +133,7 @@ class EngineProbe:
 
     async def _ask(self) -> None:
         try:
-            status, body = await asyncio.wait_for(
-                asyncio.to_thread(self._post), self._settings.timeout_seconds + HTTP_SECONDS
-            )
+            status, body = await asyncio.wait_for(in_thread(self._post), self._settings.timeout_seconds + HTTP_SECONDS)
             self.canary = self._judge(status, body)
         except (OSError, http.client.HTTPException, asyncio.TimeoutError) as error:
             limit = self._settings.timeout_seconds
@@ -156,8 +158,11 @@ class EngineProbe:
 
     def _post(self) -> tuple[int, bytes]:
         body = {
-            "model": self._api.model, "messages": [{"role": "user", "content": self._settings.prompt}],
-            "max_tokens": self._settings.max_tokens, "temperature": 0, "user": "sparkpair-canary",
+            "model": self._api.model,
+            "messages": [{"role": "user", "content": self._settings.prompt}],
+            "max_tokens": self._settings.max_tokens,
+            "temperature": 0,
+            "user": "sparkpair-canary",
             "chat_template_kwargs": {"enable_thinking": False},
         }
         return self._request("POST", "/v1/chat/completions", json.dumps(body), self._settings.timeout_seconds)

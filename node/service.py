@@ -1,4 +1,4 @@
-"""The keeper's settings: `/etc/sparkpair/wanted/service.json`, rendered by deploy. No default stands here a second time."""
+"""The keeper's settings: `wanted/service.json`, rendered by deploy. No default stands here a second time."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def parse(text: str) -> Service:
     data: Mapping[str, Any] = json.loads(text)
     nodes = tuple(
         NodeEntry(
-            rank=int(item["rank"]), name=str(item["name"]), local=bool(item["local"]),
+            rank=int(item["rank"]),
+            name=str(item["name"]),
+            local=bool(item["local"]),
             addresses=tuple(str(address) for address in item["addresses"]),
             netdevs=tuple(str(name) for name in item["netdevs"]),
         )

@@ -67,7 +67,7 @@ class Store:
     def generation(self, engine: str) -> Generation:
         """A kept generation. Raises WireError when it is not complete."""
         directory = self._generations / engine
-        texts = []
+        texts: list[str] = []
         while (directory / f"rank{len(texts)}.json").is_file():
             texts.append((directory / f"rank{len(texts)}.json").read_text())
         if not texts or not self._complete(directory, len(texts)):
@@ -94,7 +94,8 @@ class Store:
         held = {self._target("current"), self._target("last-good")}
         whole = sorted(
             (path for path in self._generations.iterdir() if not path.name.startswith(".")),
-            key=lambda path: path.stat().st_mtime, reverse=True,
+            key=lambda path: path.stat().st_mtime,
+            reverse=True,
         )
         for path in [*whole[keep:], *self._generations.glob(".new-*")]:
             if path.name not in held:
@@ -127,4 +128,3 @@ class Store:
             return Path(os.readlink(self._root / name)).name
         except OSError:
             return None
-

@@ -100,7 +100,9 @@ def manifest_identity(files: Sequence[tuple[str, int, str]]) -> str:
 def programs(package: Path) -> dict[str, bytes]:
     """The files that a node gets, by their path below /usr/local/lib/sparkpair, from a copy of this package."""
     files = {f"node/{path.name}": path.read_bytes() for path in sorted(package.glob("*.py"))}
-    files["main.py"] = files.pop("node/main.py") if "node/main.py" in files else (package.parent / "main.py").read_bytes()
+    # In a checkout main.py lies beside the others, on a node one level up.
+    inside = files.pop("node/main.py", None)
+    files["main.py"] = inside if inside is not None else (package.parent / "main.py").read_bytes()
     return files
 
 

@@ -172,6 +172,17 @@ def test_the_product_does_not_know_the_lab() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_stand_ins_say_so() -> None:
+    """A program that pretends to be another says it in its first line (after the interpreter's): nobody is fooled."""
+    stand_ins = [path for path in repository.files() if path.parts[:2] == ("lab", "standins")]
+    wrong = []
+    for path in stand_ins:
+        lines = [line for line in (repository.text(path) or "").splitlines() if not line.startswith("#!")]
+        if not re.search(r"stand-in", "".join(lines[:1]), re.IGNORECASE):
+            wrong.append(str(path))
+    assert not wrong, f"no 'stand-in' in the first line: {', '.join(wrong)}"
+
+
 # In pieces, so that this file does not hold what it looks for.
 REGISTRIES = [
     "pypi" + ".org", "python" + "hosted.org", "deb" + ".debian.org", "security" + ".debian.org",

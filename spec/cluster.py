@@ -142,6 +142,12 @@ class Cluster:
         return self.stack.launch(self.knobs, self.seat(node))
 
     @property
+    def start_order(self) -> tuple[int, ...]:
+        """Ranks in the order in which the keeper starts them."""
+        workers = tuple(node.rank for node in self.workers)
+        return (*workers, 0) if self.stack.start_order == "workers-first" else (0, *workers)
+
+    @property
     def image(self) -> str:
         """The engine's image, by digest."""
         return self.launch(self.head).image

@@ -68,6 +68,8 @@ def service_text(cluster: Cluster) -> str:
                     "name": node.name,
                     "local": node.is_head,
                     "addresses": [] if node.is_head else [str(address) for address in addresses(node)],
+                    # The engine's traffic uses the first rail: without its carrier no request goes on.
+                    "netdevs": [node.rails[0].netdev],
                 }
                 for node in cluster.nodes
             ],
@@ -95,6 +97,7 @@ def service_text(cluster: Cluster) -> str:
             "restart_window_seconds": knobs.restart_window_seconds,
             "generations_kept": knobs.generations_kept,
             "ports": list(cluster.ports),
+            "start_order": list(cluster.start_order),
         }
     )
 

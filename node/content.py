@@ -1,4 +1,4 @@
-"""A content directory (weights, drafter): which files belong to it, what is missing, and whether its manifest still holds.
+"""A content directory (weights, drafter): which files belong to it, what it lacks, and whether its manifest holds.
 
 Plain tuples and lists: the deploy sends this module to a node with its probe, before anything is installed there.
 """
@@ -15,11 +15,16 @@ INDEX = "model.safetensors.index.json"
 Entry = tuple[str, int, int, int]
 
 
+def manifest_name(directory: str) -> str:
+    """The manifest's file name, as node.paths.manifest_path says it (which costs a probe the import of pathlib)."""
+    return directory.strip("/").replace("/", "-") + ".json"
+
+
 def listing(directory: str) -> tuple[list[Entry], list[str]]:
     """The directory's files, sorted, and the links that lead out of it. Raises OSError.
 
-    Names that begin with a dot are left out: downloaders keep their own records there. A link is followed when its target
-    is inside, since only the directory is mounted into the container; one that leads out is dangling there.
+    Names that begin with a dot are left out: downloaders keep their own records there. A link is followed when its
+    target is inside, since only the directory is mounted into the container; one that leads out is dangling there.
     """
     root = os.path.realpath(directory)
     entries: list[Entry] = []
@@ -86,9 +91,15 @@ def stamps(entries: list[Entry]) -> list[list[object]]:
     return [list(entry) for entry in entries]
 
 
-def describe(directory: str, manifest: str, marker: str) -> dict[str, object]:
-    """Everything a deploy needs to know of a content directory, as JSON. Raises OSError, but not for a missing one."""
-    copying = _text(marker)
+def marker_name(directory: str) -> str:
+    """The file that stands beside the manifest while a copy into the directory is unfinished; it holds the identity."""
+    return directory.strip("/").replace("/", "-") + ".copying"
+
+
+def describe(directory: str, state: str) -> dict[str, object]:
+    """What a deploy needs to know of a content directory, as JSON; `state` is where manifests are. Raises OSError."""
+    manifest = os.path.join(state, manifest_name(directory))
+    copying = _text(os.path.join(state, marker_name(directory)))
     if not os.path.isdir(directory):
         return {"present": False, "files": [], "outside": [], "missing": [], "identity": None, "copying": copying}
     entries, outside = listing(directory)

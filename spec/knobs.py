@@ -9,7 +9,6 @@ applies; only where the type says `Empty`), or a value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, get_args
@@ -19,6 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from spec.kinds import (
+    EMPTY,
     Empty,
     Image,
     Kind,
@@ -33,7 +33,26 @@ from spec.kinds import (
     Whole,
     WholeOr,
     Words,
+    shown,
 )
+
+__all__ = [
+    "EMPTY",
+    "KNOBS",
+    "SECTIONS",
+    "STACKS",
+    "Becomes",
+    "Cost",
+    "Env",
+    "Flag",
+    "Kit",
+    "Knob",
+    "Knobs",
+    "Only",
+    "Refused",
+    "Scope",
+    "shown",
+]
 
 
 class Scope(Enum):
@@ -126,7 +145,13 @@ class Knobs(BaseModel):
     """Compiled kernels live here between starts; a new place means compiling everything again at the next start
     (reference kit v2.3-tier1)."""
 
-    container_name: Annotated[str | None, Name(pattern=r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", wanted="a container name: letters, digits and _ . -"), Cost.RESTART, Kit("NAME"), Becomes("--name of the container")] = None  # fmt: skip
+    container_name: Annotated[
+        str | None,
+        Name(pattern=r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", wanted="a container name: letters, digits and _ . -"),
+        Cost.RESTART,
+        Kit("NAME"),
+        Becomes("--name of the container"),
+    ] = None
     """Name of the container on each node."""
 
     shm_size: Annotated[str | None, Size(), Cost.RESTART, Becomes("--shm-size of the container")] = None
@@ -161,23 +186,27 @@ class Knobs(BaseModel):
     ] = None
     """Longest request in tokens, prompt and answer together. Empty: what the checkpoint says."""
 
-    max_num_seqs: Annotated[int | Empty | None, Whole(1, 256), Flag("--max-num-seqs"), Cost.RESTART, Kit("MAX_SEQS")] = None  # fmt: skip
+    max_num_seqs: Annotated[
+        int | Empty | None, Whole(1, 256), Flag("--max-num-seqs"), Cost.RESTART, Kit("MAX_SEQS")
+    ] = None
     """Requests that are worked on at once. Each costs memory beside the KV pool: the draft ring of the reference kit
     v2.3-tier1 takes about 2.5 GiB at 4 and 9 GiB at 16."""
 
-    block_size: Annotated[int | Empty | None, Whole(1, 65536), Flag("--block-size"), Cost.RESTART, Kit("BLOCK_SIZE")] = None  # fmt: skip
+    block_size: Annotated[
+        int | Empty | None, Whole(1, 65536), Flag("--block-size"), Cost.RESTART, Kit("BLOCK_SIZE")
+    ] = None
     """Tokens per KV block. The sparse attention of the reference stack wants a multiple of its index pool times 64, and
     raises 2304 to 4608 by itself with an fp8 cache (reference kit v2.3-tier1)."""
 
     mm_processor_cache_gb: Annotated[
         float | Empty | None, Number(low=0, high=64), Flag("--mm-processor-cache-gb"), Cost.RESTART, Kit("MM_CACHE_GB")
     ] = None
-    """Cache of processed images in GiB, in the head's memory only; the reference kit v2.3-tier1 keeps it at 0.5, because
-    the head has less to spare than the worker."""
+    """Cache of processed images in GiB, in the head's memory only; the reference kit v2.3-tier1 keeps it at 0.5,
+    because the head has less to spare than the worker."""
 
     load_format: Annotated[str | Empty | None, Name(), Flag("--load-format"), Cost.RESTART, Kit("LOAD_FORMAT")] = None
-    """How the weights are read. Empty means through the page cache, which the reference kit v2.3-tier1 says needs 30 GiB
-    of swap on both nodes, or the head dies near 90% of the load."""
+    """How the weights are read. Empty means through the page cache, which the reference kit v2.3-tier1 says needs 30
+    GiB of swap on both nodes, or the head dies near 90% of the load."""
 
     max_num_batched_tokens: Annotated[
         int | None, Whole(1, 131072), Flag("--max-num-batched-tokens"), Cost.RESTART, Kit("MNBT")
@@ -187,21 +216,23 @@ class Knobs(BaseModel):
 
     speculative_method: Annotated[
         str | Empty | None,
-        OneOf(("dflash", "mtp", "ngram")),
+        OneOf(("dflash", "mtp", "ngram", "eagle3", "draft_model")),
         Becomes("--speculative-config"),
         Cost.RESTART,
         Kit("SPEC, MTP"),
     ] = None
-    """Which drafter proposes tokens. Empty: none, which the reference kit v2.3-tier1 advises from 8 streams on (its pool
-    grows by about 44%); mtp is about 20% slower than dflash there."""
+    """Which drafter proposes tokens. Empty: none, which the reference kit v2.3-tier1 advises from 8 streams on (its
+    pool grows by about 44%); mtp is about 20% slower than dflash there."""
 
     speculative_tokens: Annotated[
         int | None, Whole(1, 16), Becomes("--speculative-config"), Cost.RESTART, Kit("DFLASH_TOKENS, MTP")
     ] = None
-    """Tokens proposed per step. dflash was trained on blocks of 8, one given and 7 drafted: more than 7 lowers
-    acceptance (reference kit v2.3-tier1)."""
+    """Tokens proposed per step. The drafter of the reference stack was trained on blocks of 8, one given and 7 drafted,
+    so 7 is its most and its default; mtp is used with 4 there, and 5 is slower (reference kit v2.3-tier1)."""
 
-    kv_cache_dtype: Annotated[str | Empty | None, Name(), Flag("--kv-cache-dtype"), Cost.RESTART, Kit("KV_DTYPE")] = None
+    kv_cache_dtype: Annotated[str | Empty | None, Name(), Flag("--kv-cache-dtype"), Cost.RESTART, Kit("KV_DTYPE")] = (
+        None
+    )
     """Format of the KV cache. Empty: that of the model (bf16), which needs attention_backend empty too
     (reference kit v2.3-tier1)."""
 
@@ -223,8 +254,9 @@ class Knobs(BaseModel):
         Cost.RESTART,
         Kit("KV_CACHE_MEMORY"),
     ] = None
-    """Bytes of KV cache per rank, about 90,000 tokens per GB on the reference stack; 14.9e9 is aggressive there and less
-    is needed when other services live on the node (reference kit v2.3-tier1). `auto`: the engine's own budgeting."""
+    """Bytes of KV cache per rank, about 90,000 tokens per GB on the reference stack; 14.9e9 is aggressive there and
+    less is needed when other services live on the node (reference kit v2.3-tier1). `auto`: the engine's own
+    budgeting."""
 
     kda_prefill_backend: Annotated[
         str | Empty | None,
@@ -234,8 +266,8 @@ class Knobs(BaseModel):
         Cost.RESTART,
         Kit("KDA_PREFILL"),
     ] = None
-    """Prefill kernels of the linear attention layers. Both ranks get the same value: the reference kit v2.3-tier1 does not
-    carry it to the worker, and the ranks then disagree."""
+    """Prefill kernels of the linear attention layers. Both ranks get the same value: the reference kit v2.3-tier1 does
+    not carry it to the worker, and the ranks then disagree."""
 
     prefix_match_unit: Annotated[
         int | Empty | None,
@@ -245,7 +277,8 @@ class Knobs(BaseModel):
         Cost.RESTART,
         Kit("PREFIX_MATCH_UNIT"),
     ] = None
-    """Granularity in tokens at which prompts share cached prefixes. Empty: one block, 4608 (reference kit v2.3-tier1)."""
+    """Granularity in tokens at which prompts share cached prefixes. Empty: one block, 4608 (reference kit
+    v2.3-tier1)."""
 
     mixed_prefill_token_cap: Annotated[
         int | Empty | None,
@@ -255,8 +288,8 @@ class Knobs(BaseModel):
         Cost.RESTART,
         Kit("MIXED_PREFILL_CAP"),
     ] = None
-    """Prefill tokens that a step may mix with running answers: -1 skips, 0 is off; with a decode weight it must exceed 64,
-    and 512 is advised (reference kit v2.3-tier1)."""
+    """Prefill tokens that a step may mix with running answers: -1 skips, 0 is off; with a decode weight it must exceed
+    64, and 512 is advised (reference kit v2.3-tier1)."""
 
     mixed_prefill_max_defer_steps: Annotated[
         int | Empty | None,
@@ -266,7 +299,8 @@ class Knobs(BaseModel):
         Cost.RESTART,
         Kit("MIXED_PREFILL_MAX_DEFER"),
     ] = None
-    """Steps for which a prefill may be put off; without effect where a decode weight is set (reference kit v2.3-tier1)."""
+    """Steps for which a prefill may be put off; without effect where a decode weight is set (reference kit
+    v2.3-tier1)."""
 
     mixed_prefill_decode_weight: Annotated[
         float | Empty | None,
@@ -276,11 +310,11 @@ class Knobs(BaseModel):
         Cost.RESTART,
         Kit("MIXED_PREFILL_DECODE_WEIGHT"),
     ] = None
-    """Share of running answers against arriving documents; 1.0 is fair. With a cap of 512, chats keep 85 to 91% of their
-    speed while documents load 20 to 35% slower (reference kit v2.3-tier1)."""
+    """Share of running answers against arriving documents; 1.0 is fair. With a cap of 512, chats keep 85 to 91% of
+    their speed while documents load 20 to 35% slower (reference kit v2.3-tier1)."""
 
     enforce_eager: Annotated[bool | None, Switch(), Flag("--enforce-eager"), Cost.RESTART, Kit("EAGER")] = None
-    """No compiled graphs: a quicker start and slower answers; for debugging, and for the simulated pair."""
+    """No compiled graphs: a quicker start and slower answers, for debugging."""
 
     skip_mm_profiling: Annotated[
         bool | None, Switch(), Flag("--skip-mm-profiling"), Cost.RESTART, Kit("SKIP_MM_PROFILING")
@@ -353,7 +387,9 @@ class Knobs(BaseModel):
     ] = None
     """Parallel NCCL channels, least and most alike; 0 leaves it to NCCL (reference kit v2.3-tier1)."""
 
-    nccl_debug: Annotated[str | Empty | None, OneOf(("WARN", "INFO", "TRACE", "VERSION")), Env("NCCL_DEBUG"), Cost.RESTART] = None  # fmt: skip
+    nccl_debug: Annotated[
+        str | Empty | None, OneOf(("WARN", "INFO", "TRACE", "VERSION")), Env("NCCL_DEBUG"), Cost.RESTART
+    ] = None
     """How much NCCL says in the engine's log; INFO names the transport of each channel."""
 
     engine_env: Annotated[tuple[str, ...], Pairs(), Becomes("variables of the engine"), Cost.RESTART] = ()
@@ -389,8 +425,8 @@ class Knobs(BaseModel):
     """Longest answer to canary_prompt; short, because the canary takes a slot that a client may want."""
 
     canary_timeout_seconds: Annotated[int, Whole(1, 3600), Becomes("the keeper"), Cost.SERVICE] = 60
-    """A canary that has not answered by then failed. The first request after a start compiles: 4 to 18 seconds were seen
-    with upstream vLLM 0.32 on a CPU."""
+    """A canary that has not answered by then failed. The first request after a start compiles: 4 to 18 seconds were
+    seen with upstream vLLM 0.32 on a CPU."""
 
     canary_interval_seconds: Annotated[int, Whole(1, 86400), Becomes("the keeper"), Cost.SERVICE] = 60
     """How long an idle pair is left alone between two canaries."""
@@ -401,11 +437,12 @@ class Knobs(BaseModel):
     """How often the keeper looks at both ranks."""
 
     lease_seconds: Annotated[int, Whole(5, 3600), Becomes("the keeper"), Cost.SERVICE] = 60
-    """A rank whose keeper is silent for this long stops, so that no rank outlives its pair; long enough for a cable that
-    is pulled and put back, which the engine survives."""
+    """A rank whose keeper is silent for this long stops, so that no rank outlives its pair; long enough for a cable
+    that is pulled and put back, which the engine survives."""
 
     ready_timeout_seconds: Annotated[int, Whole(10, 86400), Becomes("the keeper"), Cost.SERVICE] = 1800
-    """How long a start may take until the API answers (reference kit v2.3-tier1: 1800; a start takes about 4 minutes)."""
+    """How long a start may take until the API answers (reference kit v2.3-tier1: 1800; a start takes about 4
+    minutes)."""
 
     stop_grace_seconds: Annotated[int, Whole(0, 600), Becomes("the keeper"), Cost.SERVICE] = 20
     """From the polite signal to the end of the whole cgroup. A worker of upstream vLLM 0.32 needed 13 seconds."""
@@ -468,6 +505,10 @@ class Knob:
             raise Refused(f"cannot be empty, must be {self.kind.allowed}; leave it out for the default")
         return self.kind.parse(value)
 
+    def leaves_it_to_the_engine(self, value: object) -> bool:
+        """Whether this state of the knob writes nothing: nothing stated and no default, empty, or the word for it."""
+        return value is None or value == EMPTY or (isinstance(self.kind, WholeOr) and value == self.kind.word)
+
     @property
     def destination(self) -> str:
         if self.flag:
@@ -505,7 +546,12 @@ def _read(name: str, field: FieldInfo) -> Knob:
 KNOBS: dict[str, Knob] = {}
 KNOBS.update({name: _read(name, field) for name, field in Knobs.model_fields.items()})
 
-
-def flags() -> Iterator[Knob]:
-    """The knobs that are flags of the engine, in the order in which they are written."""
-    return (knob for knob in KNOBS.values() if knob.flag)
+# Headings of docs/knobs.md, each with the knob that it stands before.
+SECTIONS: dict[str, str] = {
+    "stack": "What is served",
+    "served_model_name": "Flags of the engine",
+    "use_b12x_fp8_gemm": "Variables of the engine",
+    "rail_mtu": "The rails",
+    "smoke_prompt": "Proof that it answers",
+    "watch_interval_seconds": "The keeper",
+}

@@ -65,7 +65,7 @@ def service_text(cluster: Cluster) -> str:
             "nodes": [
                 {
                     "rank": node.rank,
-                    "name": node.name,
+                    "name": cluster.call_name(node),
                     "local": node.is_head,
                     "addresses": [] if node.is_head else [str(address) for address in addresses(node)],
                     # The engine's traffic uses the first rail: without its carrier no request goes on.
@@ -142,7 +142,7 @@ def _env_value(value: str | GidIndex) -> object:
 
 
 def _lines(data: Mapping[str, object]) -> str:
-    """JSON with one line per entry, and per item of an entry that is a list of groups, so that a diff shows what moved."""
+    """JSON with a line per entry, and per item where an entry is a list, so that a diff shows what moved."""
     entries = []
     for key, value in data.items():
         if isinstance(value, list) and value:

@@ -29,12 +29,8 @@ def resolve(settings: Settings, facts_by_name: Mapping[str, NodeFacts]) -> Clust
 
 
 def _node(settings: Settings, stated: StatedNode, facts: NodeFacts) -> Node:
-    knobs = settings.effective
-
-    def path(name: str) -> str:
-        own = getattr(stated, name)
-        value = getattr(knobs, name) if own is None else own
-        return expand(str(value or ""), facts.home)
+    def path(knob: str) -> str:
+        return expand(settings.path(stated, knob), facts.home)
 
     return Node(
         name=stated.name,

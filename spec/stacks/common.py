@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from spec.knobs import Knobs
 from spec.stacks.launch import GidIndex, Groups, Metrics, Seat, compact_json
 
@@ -79,14 +81,16 @@ def tool_calls(knobs: Knobs) -> Groups:
     return (("--tool-call-parser", knobs.tool_call_parser), ("--enable-auto-tool-choice",))
 
 
-def speculation(knobs: Knobs, drafter: str | None) -> Groups:
-    """The speculative configuration, one JSON argument."""
-    if not knobs.speculative_method:
+def speculation(knobs: Knobs, drafter: str | None, tokens: Mapping[str, int]) -> Groups:
+    """The speculative configuration, one JSON argument. `drafter` is where the container sees it; `tokens` says how
+    many a method proposes when the operator does not."""
+    method = knobs.speculative_method
+    if not method:
         return ()
-    config: dict[str, object] = {"method": knobs.speculative_method}
+    config: dict[str, object] = {"method": method}
     if drafter is not None:
         config["model"] = drafter
-    config["num_speculative_tokens"] = knobs.speculative_tokens
+    config["num_speculative_tokens"] = knobs.speculative_tokens or tokens[method]
     return (("--speculative-config", compact_json(config)),)
 
 

@@ -37,6 +37,8 @@ class Seat:
     weights_path: str
     drafter_path: str | None
     cache_path: str
+    model_directory: str
+    """Last part of the weights' path on the head: what a model is called that was given no name."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,11 @@ class Stack:
     defaults: Mapping[str, object]
     launch: Callable[[Knobs, Seat], Launch]
     served_name: Callable[[Knobs, Seat], str]
-    start_order: Literal["workers-first", "head-first", "together"]
+    speculative_tokens: Mapping[str, int]
+    """How many tokens each method proposes when the operator does not say; a method that is not here must be told."""
+    needs_drafter: frozenset[str]
+    """Methods that read a drafter's directory."""
+    start_order: Literal["workers-first", "head-first"]
     ready_path: str
     metrics_path: str
     metrics: Metrics
@@ -86,6 +92,26 @@ class Stack:
             if getattr(stated, name) is None and name in self.defaults
         }
         return Knobs.model_validate({**stated.model_dump(), **filled})
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """Names of the variables that the launch sets before anything is stated."""
+        return frozenset(name for name, _ in self.launch(self.effective(Knobs()), _ANY_SEAT).env)
+
+
+_ANY_SEAT = Seat(
+    rank=0,
+    ranks=2,
+    netdev="netdev",
+    hca="hca",
+    address=IPv4Address("10.200.0.1"),
+    network=IPv4Network("10.200.0.0/24"),
+    master_address=IPv4Address("10.200.0.1"),
+    weights_path="/weights",
+    drafter_path="/drafter",
+    cache_path="/cache",
+    model_directory="weights",
+)
 
 
 def written(value: object) -> str:
@@ -112,7 +138,7 @@ def flag_groups(
 
 
 def _flag(knob: Knob, value: object, spelling: str) -> Groups:
-    if value is None or value == "" or value is False or value == "auto" and knob.name == "kv_cache_memory_bytes":
+    if knob.leaves_it_to_the_engine(value) or value is False:
         return ()
     return ((spelling,),) if value is True else ((spelling, written(value)),)
 
@@ -122,7 +148,7 @@ def env_pairs(knobs: Knobs) -> tuple[tuple[str, str], ...]:
     return tuple(
         (variable, written(value))
         for name, knob in KNOBS.items()
-        if knob.env and (value := getattr(knobs, name)) is not None and value != ""
+        if knob.env and not knob.leaves_it_to_the_engine(value := getattr(knobs, name))
         for variable in knob.env.names
     )
 

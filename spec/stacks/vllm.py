@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+import re
 
 from spec.knobs import Knobs
 from spec.stacks import common
@@ -16,18 +16,23 @@ DEFAULTS: dict[str, object] = {
     "nccl_debug": "WARN",
 }
 
-DRAFTER = "/models/drafter"
+DRAFTER = "/drafter"
+NEEDS_DRAFTER = frozenset({"dflash", "eagle3", "draft_model"})
+
+COMPILED = {"triton": "/root/.triton", "flashinfer": "/root/.cache/flashinfer", "vllm": "/root/.cache/vllm"}
 
 
 def served_name(knobs: Knobs, seat: Seat) -> str:
     """The model's name for clients: as stated, or that of its directory on the head."""
-    return knobs.served_model_name or PurePosixPath(seat.weights_path).name
+    return knobs.served_model_name or seat.model_directory
 
 
 def launch(knobs: Knobs, seat: Seat) -> Launch:
     """One rank. `knobs` are effective: the stack's defaults stand where nothing was stated."""
-    model = f"/models/{served_name(knobs, seat)}"
-    drafter = (seat.drafter_path or None) if knobs.speculative_method else None
+    # The same on every rank, whatever the directory is called there. Docker would read a ':' of the name as its own.
+    model = "/models/" + re.sub(r"[^A-Za-z0-9._-]", "-", served_name(knobs, seat))
+    drafter = seat.drafter_path if knobs.speculative_method in NEEDS_DRAFTER else None
+    compiled = {f"{seat.cache_path}/{name}": target for name, target in COMPILED.items()}
     return Launch(
         name=str(knobs.container_name),
         image=str(knobs.image),
@@ -35,10 +40,10 @@ def launch(knobs: Knobs, seat: Seat) -> Launch:
         container=common.container_groups(knobs),
         mounts=(
             (seat.weights_path, model, "ro"),
-            (seat.cache_path, "/root/.cache"),
+            *compiled.items(),
             *([(drafter, DRAFTER, "ro")] if drafter else []),
         ),
-        directories=(seat.cache_path,),
+        directories=tuple(compiled),
         env=(
             ("VLLM_HOST_IP", str(seat.address)),
             ("HF_HUB_OFFLINE", "1"),
@@ -58,7 +63,7 @@ def _command(knobs: Knobs, seat: Seat, model: str, drafter: str | None) -> Group
             "served_model_name": lambda: (("--served-model-name", served_name(knobs, seat)),),
             "api_port": lambda: common.endpoint(knobs),
             "tensor_parallel_size": lambda: common.tensor_parallel(knobs, seat),
-            "speculative_method": lambda: common.speculation(knobs, DRAFTER if drafter else None),
+            "speculative_method": lambda: common.speculation(knobs, DRAFTER if drafter else None, {}),
             "tool_call_parser": lambda: common.tool_calls(knobs),
             "enable_thinking": lambda: common.thinking(knobs),
         },
@@ -74,6 +79,8 @@ STACK = Stack(
     defaults=DEFAULTS,
     launch=launch,
     served_name=served_name,
+    speculative_tokens={},
+    needs_drafter=NEEDS_DRAFTER,
     start_order="workers-first",
     ready_path="/health",
     metrics_path="/metrics",

@@ -28,7 +28,6 @@ DEFAULTS: dict[str, object] = {
     "load_format": "instanttensor",
     "max_num_batched_tokens": 8192,
     "speculative_method": "dflash",
-    "speculative_tokens": 7,
     "kv_cache_dtype": "fp8_ds_mla",
     "attention_backend": "B12X_MLA_SPARSE",
     "kv_cache_dtype_skip_layers": "sliding_window",
@@ -44,7 +43,11 @@ DEFAULTS: dict[str, object] = {
     "nccl_debug": "WARN",
 }
 
-# This engine's parser knows the long name only as upstream's; the kit writes the abbreviation, and so do we.
+# dflash: trained on blocks of 8, one token given. mtp: 5 regresses. Both from the reference kit v2.3-tier1.
+SPECULATIVE_TOKENS = {"dflash": 7, "mtp": 4}
+NEEDS_DRAFTER = frozenset({"dflash"})
+
+# The reference kit v2.3-tier1 writes upstream's abbreviation; so do we, to launch what was proven.
 SPELLING = {"--kv-cache-memory-bytes": "--kv-cache-memory"}
 
 JIT_CACHES = {
@@ -57,7 +60,7 @@ JIT_CACHES = {
 
 def launch(knobs: Knobs, seat: Seat) -> Launch:
     """One rank. `knobs` are effective: the stack's defaults stand where nothing was stated."""
-    drafter = seat.drafter_path if knobs.speculative_method == "dflash" else None
+    drafter = seat.drafter_path if knobs.speculative_method in NEEDS_DRAFTER else None
     jit = {f"{seat.cache_path}/jit/{name}": target for name, target in JIT_CACHES.items()}
     return Launch(
         name=str(knobs.container_name),
@@ -95,7 +98,7 @@ def _command(knobs: Knobs, seat: Seat, drafter: str | None) -> Groups:
         place={
             "api_port": lambda: common.endpoint(knobs),
             "tensor_parallel_size": lambda: common.tensor_parallel(knobs, seat),
-            "speculative_method": lambda: common.speculation(knobs, DRAFTER if drafter else None),
+            "speculative_method": lambda: common.speculation(knobs, DRAFTER if drafter else None, SPECULATIVE_TOKENS),
             "tool_call_parser": lambda: common.tool_calls(knobs),
             "enable_thinking": lambda: common.thinking(knobs),
         },
@@ -111,6 +114,8 @@ STACK = Stack(
     defaults=DEFAULTS,
     launch=launch,
     served_name=lambda knobs, seat: str(knobs.served_model_name),
+    speculative_tokens=SPECULATIVE_TOKENS,
+    needs_drafter=NEEDS_DRAFTER,
     start_order="workers-first",
     ready_path="/health",
     metrics_path="/metrics",

@@ -1,0 +1,334 @@
+"""The keeper's judgement, one look at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node import decide
+from node.decide import (
+    Canary,
+    Failed,
+    Memory,
+    Node,
+    Phase,
+    Promote,
+    Rank,
+    Ready,
+    Rules,
+    SendCanary,
+    StartRank,
+    StopRank,
+    View,
+)
+
+RULES = Rules(
+    start_order=(1, 0),
+    lease_seconds=60,
+    ready_timeout_seconds=1800,
+    canary_interval_seconds=60,
+    stuck_seconds=120,
+    backoff_seconds=10,
+    backoff_max_seconds=300,
+    restart_budget=5,
+    restart_window_seconds=3600,
+)
+ENGINE = "a" * 64
+ABSENT = Node(Rank("absent", incarnation="i"))
+UP = Node(Rank("running", engine=ENGINE, incarnation="i"), rail_up=True)
+EXITED = Node(Rank("exited", engine=ENGINE, exit_code=0, incarnation="i"))
+AWAY = Node(None, silent_seconds=5)
+
+
+def view(now: float, head: Node, worker: Node, **more: object) -> View:
+    return View(now=now, nodes=(head, worker), **more)  # type: ignore[arg-type]
+
+
+def running(now: float = 1000.0, **more: object) -> Memory:
+    values: dict[str, object] = {
+        "accepted": ENGINE, "phase": Phase.RUNNING, "since": 0.0, "moved": now, "answered": now, "mark": (1.0,), **more,
+    }
+    return Memory(**values)  # type: ignore[arg-type]
+
+
+def starting(since: float = 0.0, **more: object) -> Memory:
+    return Memory(accepted=ENGINE, phase=Phase.STARTING, since=since, due="test", **more)  # type: ignore[arg-type]
+
+
+def test_nothing_accepted_means_no_start():
+    memory, actions = decide.decide(RULES, Memory(), view(1, ABSENT, ABSENT))
+    assert (memory.phase, actions) == (Phase.EMPTY, [])
+
+
+def test_a_start_goes_worker_head_canary_promotion():
+    memory = decide.request_start(Memory(), 10, "first start", accepted=ENGINE)
+    assert memory.phase is Phase.STOPPING
+    memory, actions = decide.decide(RULES, memory, view(10, ABSENT, ABSENT))
+    assert (memory.phase, actions) == (Phase.STARTING, [])
+    memory, actions = decide.decide(RULES, memory, view(11, ABSENT, ABSENT))
+    assert actions == [StartRank(1)]
+    begun = Node(Rank("starting", incarnation="i"))
+    memory, actions = decide.decide(RULES, memory, view(12, ABSENT, begun))
+    assert actions == []
+    memory, actions = decide.decide(RULES, memory, view(13, ABSENT, UP))
+    assert actions == [StartRank(0)]
+    memory, actions = decide.decide(RULES, memory, view(14, UP, UP, healthy=None))
+    assert (memory.phase, actions) == (Phase.STARTING, [])
+    memory, actions = decide.decide(RULES, memory, view(50, UP, UP, healthy=True))
+    assert (memory.phase, [type(action) for action in actions]) == (Phase.GATING, [SendCanary])
+    memory, actions = decide.decide(RULES, memory, view(51, UP, UP, healthy=True, canary=Canary("pending")))
+    assert (memory.phase, actions) == (Phase.GATING, [])
+    memory, actions = decide.decide(RULES, memory, view(52, UP, UP, healthy=True, canary=Canary("ok")))
+    assert (memory.phase, actions) == (Phase.RUNNING, [Promote(), Ready(42)])
+
+
+def test_no_promotion_without_the_canary():
+    memory = dataclasses.replace(starting(), phase=Phase.GATING)
+    memory, actions = decide.decide(RULES, memory, view(9, UP, UP, healthy=True, canary=Canary("failed", "HTTP 500")))
+    assert actions == [Failed("the first completion failed: HTTP 500")]
+    assert memory.phase is Phase.STOPPING
+
+
+def test_a_message_lost_on_the_way_is_sent_again():
+    memory, first = decide.decide(RULES, starting(), view(1, ABSENT, ABSENT))
+    _, second = decide.decide(RULES, memory, view(2, ABSENT, ABSENT))
+    assert first == second == [StartRank(1)]
+
+
+def test_a_container_that_vanishes_while_starting_is_a_failure():
+    memory, _ = decide.decide(RULES, starting(), view(1, ABSENT, UP))
+    memory, actions = decide.decide(RULES, memory, view(2, ABSENT, ABSENT))
+    assert actions == [Failed("rank 1: the container is gone")]
+
+
+def test_an_agent_restarted_while_starting_is_asked_again():
+    memory, _ = decide.decide(RULES, starting(), view(1, ABSENT, Node(Rank("starting", incarnation="old"))))
+    memory, actions = decide.decide(RULES, memory, view(2, ABSENT, Node(Rank("absent", incarnation="new"))))
+    assert actions == [StartRank(1)]
+
+
+def test_a_start_waits_for_every_node_and_keeps_no_deadline_meanwhile():
+    memory = decide.request_start(Memory(), 0, "test", accepted=ENGINE)
+    memory, actions = decide.decide(RULES, memory, view(5, ABSENT, AWAY))
+    assert (memory.phase, actions) == (Phase.WAITING, [])
+    assert memory.reason == "rank 1 out of reach; test"
+    memory, _ = decide.decide(RULES, memory, view(90000, ABSENT, Node(None, 90000)))
+    assert memory.phase is Phase.WAITING
+    memory, _ = decide.decide(RULES, memory, view(90001, ABSENT, ABSENT))
+    assert memory.phase is Phase.STARTING
+
+
+def test_a_start_waits_for_the_cable():
+    memory = decide.request_start(Memory(), 0, "test", accepted=ENGINE)
+    memory, actions = decide.decide(RULES, memory, view(1, Node(ABSENT.rank, rail_up=False), ABSENT))
+    assert (memory.phase, actions) == (Phase.WAITING, [])
+    assert memory.reason == "the rail of rank 0 has no carrier; test"
+
+
+@pytest.mark.parametrize("code", [0, 137, 1])
+def test_any_exit_code_of_any_rank_restarts_the_pair(code: int):
+    gone = Node(Rank("exited", engine=ENGINE, exit_code=code))
+    for nodes in ((UP, gone), (gone, UP)):
+        memory, actions = decide.decide(RULES, running(), view(1000, *nodes))
+        assert (memory.phase, memory.not_before) == (Phase.STOPPING, 1000)
+        assert actions == [Failed(f"rank {nodes.index(gone)}: the container exited with code {code}")]
+        memory, actions = decide.decide(RULES, memory, view(1000.2, *nodes))
+        assert actions == [StopRank(0, gentle=False), StopRank(1, gentle=False)]
+
+
+def test_a_rank_that_exits_while_starting_fails_the_attempt():
+    _, actions = decide.decide(RULES, starting(), view(30, EXITED, UP))
+    assert actions == [Failed("rank 0: the container exited with code 0")]
+
+
+def test_not_ready_in_time():
+    memory, actions = decide.decide(RULES, starting(since=0), view(1801, UP, UP))
+    assert actions == [Failed("not ready within 1800 s")]
+
+
+def test_a_silent_node_is_waited_for_until_its_lease_has_run_out():
+    memory, actions = decide.decide(RULES, running(), view(1000, UP, Node(None, 59)))
+    assert (memory.phase, actions) == (Phase.RUNNING, [])
+    memory, actions = decide.decide(RULES, memory, view(1002, UP, Node(None, 61)))
+    assert actions == [Failed("rank 1: no word for 61 s, so its lease has run out")]
+
+
+def test_docker_that_does_not_answer_is_unknown_and_unknown_is_not_dead():
+    memory, actions = decide.decide(RULES, running(), view(1000, UP, Node(Rank("unknown"))))
+    assert (memory.phase, actions) == (Phase.RUNNING, [])
+
+
+def test_progress_means_no_canary_however_long():
+    memory = running(now=0)
+    for second in range(0, 1200, 2):
+        memory, actions = decide.decide(
+            RULES, memory, view(second, UP, UP, healthy=True, progress=(float(second),), busy=4))
+        assert actions == []
+    assert memory.phase is Phase.RUNNING
+
+
+def test_kv_use_that_grows_is_progress_too():
+    memory = running(now=0, mark=(5.0, 7.0, 0.1))
+    for step in range(100):  # a prefill that lasts longer than every probe deadline: only KV use moves
+        look = view(step * 10.0, UP, UP, healthy=True, progress=(5.0, 7.0, 0.1 + step / 200), busy=1)
+        memory, actions = decide.decide(RULES, memory, look)
+        assert actions == []
+
+
+def test_an_idle_pair_gets_a_canary_each_interval():
+    memory = running(now=0)
+    memory, actions = decide.decide(RULES, memory, view(59, UP, UP, healthy=True, progress=(1.0,), busy=0))
+    assert actions == []
+    memory, actions = decide.decide(RULES, memory, view(60, UP, UP, healthy=True, progress=(1.0,), busy=0))
+    assert actions == [SendCanary("idle")]
+    memory, actions = decide.decide(
+        RULES, memory, view(61, UP, UP, healthy=True, progress=(2.0,), busy=0, canary=Canary("ok")))
+    assert (actions, memory.moved, memory.canary_sent) == ([], 61, None)
+
+
+def test_requests_without_progress_get_a_canary_and_two_failed_ones_restart():
+    memory = running(now=0)
+    look = {"healthy": True, "progress": (1.0,), "busy": 3}
+    memory, actions = decide.decide(RULES, memory, view(119, UP, UP, **look))
+    assert actions == []
+    memory, actions = decide.decide(RULES, memory, view(120, UP, UP, **look))
+    assert actions == [SendCanary("3 requests, no progress")]
+    lost = Canary("failed", "no answer within 60 s")
+    memory, actions = decide.decide(RULES, memory, view(180, UP, UP, **look, canary=lost))
+    assert actions == [SendCanary("again, after: no answer within 60 s")]
+    memory, actions = decide.decide(RULES, memory, view(240, UP, UP, **look, canary=lost))
+    assert actions == [Failed("2 canaries failed, the last: no answer within 60 s")]
+
+
+def test_a_failed_canary_means_nothing_when_others_tokens_moved_meanwhile():
+    memory = running(now=0)
+    memory, _ = decide.decide(RULES, memory, view(60, UP, UP, healthy=True, progress=(1.0,), busy=0))
+    memory, _ = decide.decide(
+        RULES, memory, view(90, UP, UP, healthy=True, progress=(9.0,), busy=4, canary=Canary("pending")))
+    memory, actions = decide.decide(
+        RULES, memory, view(120, UP, UP, healthy=True, progress=(9.0,), busy=4, canary=Canary("failed", "slow")))
+    assert (memory.phase, actions, memory.strikes) == (Phase.RUNNING, [], 0)
+
+
+def test_a_cut_rail_is_waited_for():
+    cut = Node(UP.rank, rail_up=False)
+    memory = running(now=0)
+    for second in range(0, 900, 5):
+        memory, actions = decide.decide(
+            RULES, memory, view(second, UP, cut, healthy=True, progress=(1.0,), busy=2, canary=Canary("failed", "x")))
+        assert (memory.phase, actions) == (Phase.RUNNING, [])
+    assert memory.reason == "the rail of rank 1 has no carrier; waiting for the cable"
+
+
+def test_an_api_that_answers_nothing_and_moves_nothing():
+    memory = running(now=0)
+    memory, actions = decide.decide(RULES, memory, view(60, UP, UP))
+    assert actions == []
+    memory, actions = decide.decide(RULES, memory, view(61, UP, UP))
+    assert actions == [Failed("the API has not answered for 61 s")]
+
+
+def test_another_generation_running_is_not_the_pair():
+    other = Node(Rank("running", engine="b" * 64))
+    _, actions = decide.decide(RULES, running(), view(1000, UP, other))
+    assert actions == [Failed("rank 1: runs another generation (bbbbbbbbbbbb)")]
+
+
+def test_back_off_grows_and_the_budget_ends_in_rest():
+    memory, delays = running(now=0), []
+    for step in range(6):
+        now = step * 100.0
+        memory = dataclasses.replace(memory, phase=Phase.RUNNING, since=now)
+        memory, _ = decide.decide(RULES, memory, view(now, EXITED, UP))
+        delays.append(memory.not_before - now if memory.phase is Phase.STOPPING else None)
+    assert delays == [0, 10, 20, 40, 80, None]
+    assert memory.phase is Phase.RESTING
+    assert memory.reason == "6 failures within 3600 s, the last: rank 0: the container exited with code 0"
+    memory, actions = decide.decide(RULES, memory, view(9e9, EXITED, UP))
+    assert (memory.phase, actions) == (Phase.RESTING, [StopRank(0, False), StopRank(1, False)])
+
+
+def test_a_stable_run_clears_the_failures():
+    memory = running(now=0, failures=(1.0, 2.0))
+    memory, _ = decide.decide(RULES, memory, view(599, UP, UP, healthy=True))
+    assert memory.failures == (1.0, 2.0)
+    memory, _ = decide.decide(RULES, memory, view(601, UP, UP, healthy=True))
+    assert memory.failures == ()
+
+
+def test_back_off_is_waited_out():
+    memory = Memory(accepted=ENGINE, phase=Phase.STOPPING, not_before=50, due="it died")
+    memory, actions = decide.decide(RULES, memory, view(49, ABSENT, ABSENT))
+    assert (memory.phase, actions) == (Phase.BACKOFF, [])
+    memory, actions = decide.decide(RULES, memory, view(50, ABSENT, ABSENT))
+    assert memory.phase is Phase.STARTING
+
+
+def test_a_stop_is_kept_over_boots_and_deploys():
+    memory = decide.request_stop(running(), 1000)
+    memory, actions = decide.decide(RULES, memory, view(1001, UP, UP))
+    assert (memory.phase, actions) == (Phase.STOPPING, [StopRank(0, True), StopRank(1, True)])
+    memory, _ = decide.decide(RULES, memory, view(1002, ABSENT, ABSENT))
+    assert memory.phase is Phase.STOPPED
+    memory = decide.after_boot(memory, 3)
+    memory = decide.request_start(memory, 4, "the configuration changed", accepted="b" * 64)
+    memory, actions = decide.decide(RULES, memory, view(5, ABSENT, ABSENT))
+    assert (memory.phase, memory.accepted, actions) == (Phase.STOPPED, "b" * 64, [])
+    memory = decide.request_run(memory, 6, "start requested")
+    memory, _ = decide.decide(RULES, memory, view(7, ABSENT, ABSENT))
+    assert memory.phase is Phase.STARTING
+
+
+def test_a_boot_starts_the_pair_again_and_a_rest_stays():
+    memory = decide.after_boot(running(now=5e5, failures=(4e5,)), 12)
+    assert (memory.phase, memory.reason, memory.failures) == (Phase.STOPPING, "the head was booted", ())
+    resting = Memory(accepted=ENGINE, phase=Phase.RESTING, reason="spent")
+    assert decide.after_boot(resting, 12).phase is Phase.RESTING
+
+
+ranks = st.builds(
+    Rank,
+    state=st.sampled_from(["absent", "starting", "running", "stopping", "exited", "failed", "unknown"]),
+    engine=st.sampled_from([None, ENGINE, "b" * 64]),
+    exit_code=st.sampled_from([None, 0, 137]),
+    error=st.sampled_from(["", "no GID"]),
+    incarnation=st.sampled_from(["i", "j"]),
+)
+nodes = st.builds(Node, rank=st.none() | ranks, silent_seconds=st.floats(0, 200), rail_up=st.sampled_from([None, True, False]))
+looks = st.tuples(
+    st.floats(0, 40), nodes, nodes, st.sampled_from([None, True, False]), st.none() | st.tuples(st.integers(0, 3)),
+    st.sampled_from([None, 0, 1, 4]), st.sampled_from([None, Canary("pending"), Canary("ok"), Canary("failed", "x")]),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(looks, max_size=40), st.integers(0, 39))
+def test_invariants_hold_whatever_is_seen(steps: list[tuple], stop_at: int):
+    now = 100.0
+    memory = decide.request_start(Memory(), now, "test", accepted=ENGINE)
+    for index, (passed, head, worker, healthy, progress, busy, canary) in enumerate(steps):
+        now += passed
+        if index == stop_at:
+            memory = decide.request_stop(memory, now)
+        before = memory
+        look = View(now, (head, worker), healthy, progress, busy, canary)
+        memory, actions = decide.decide(RULES, memory, look)
+        kinds = [type(action) for action in actions]
+        if StartRank in kinds:
+            assert before.desired == "run" and now >= before.not_before, "never start within back-off or while stopped"
+            assert all(node.rank is not None for node in look.nodes[1:]), "a start begins with every worker in reach"
+            assert StopRank not in kinds
+        if Promote in kinds:
+            assert before.phase is Phase.GATING and canary == Canary("ok"), "never promote without the gate"
+        if SendCanary in kinds and before.phase is Phase.RUNNING and before.strikes == 0:
+            assert now - memory.moved >= RULES.canary_interval_seconds or busy, "no canary while tokens move"
+        if memory.phase is Phase.RESTING and before.phase is not Phase.RESTING:
+            assert len(memory.failures) > RULES.restart_budget
+        assert len(memory.failures) <= RULES.restart_budget + 1
+        if memory.desired == "stop":
+            assert memory.phase in (Phase.STOPPING, Phase.STOPPED)
+        assert decide.restore(json.loads(json.dumps(decide.dump(memory)))) == memory

@@ -1,0 +1,297 @@
+"""Keeper and agents together: starts, failures, deploys, restarts of the programs themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from node import agent
+from tests.node import world as worlds
+from tests.node.world import World
+
+
+@pytest.fixture(autouse=True)
+def docker_run_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`docker run` and `docker logs` are the two programs that the agent starts."""
+
+    async def run(argv: list[str], timeout: float) -> tuple[int, str]:
+        await asyncio.sleep(0.01)
+        return CURRENT[0].dockers[int(argv[argv.index("--label") + 3].split("=")[1])].run(argv)
+
+    monkeypatch.setattr(agent, "_run", run)
+    monkeypatch.setattr(agent, "_docker_logs", lambda container, lines: [f"last words of {container}"])
+    monkeypatch.setattr(agent, "LEASE_CHECK_SECONDS", 0.05)
+
+
+CURRENT: list[World] = []
+
+
+def play(tmp_path: Path, story: Callable[[World], Awaitable[None]], **rules: object) -> None:
+    async def run() -> None:
+        world = World(tmp_path, **rules)
+        CURRENT[:] = [world]
+        async with world:
+            await story(world)
+
+    asyncio.run(run())
+
+
+def test_accept_starts_worker_and_head_and_promotes(tmp_path: Path):
+    async def story(world: World) -> None:
+        engine = world.want(4)
+        assert await world.accept(engine) == {"ok": True}
+        status = await world.until("running")
+        assert (status["accepted"], status["last_good"]) == (engine, engine)
+        assert [len(docker.running) for docker in world.dockers] == [1, 1]
+        labels = world.dockers[1].running[0].labels
+        assert labels == {"sparkpair.engine": engine, "sparkpair.rank": "1", "sparkpair.epoch": "1"}
+        assert world.engine.completions == 1
+        assert json.loads((tmp_path / "status.json").read_text())["phase"] == "running"
+        again = await world.accept(engine)
+        assert again == {"ok": True, "note": "already running"}
+        assert [docker.started for docker in world.dockers] == [1, 1]
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_dies_is_one_pair_restart(tmp_path: Path, rank: int):
+    async def story(world: World) -> None:
+        await world.accept(world.want(4))
+        await world.until("running")
+        world.dockers[rank].end(0)
+        await world.until("stopping")
+        status = await world.until("running")
+        assert [docker.started for docker in world.dockers] == [2, 2]
+        assert [len(docker.all) for docker in world.dockers] == [1, 1]
+        assert status["last_failure"]["reason"] == f"rank {rank}: the container exited with code 0"
+        assert status["last_failure"]["logs"][str(rank)] == ["last words of c1"]
+        assert status["counters"] == {"starts": 2, "ready": 2, "failures": 1, "canaries": 2, "failures_in_window": 1}
+
+    play(tmp_path, story)
+
+
+def test_a_new_generation_replaces_the_old_once(tmp_path: Path):
+    async def story(world: World) -> None:
+        first = world.want(4)
+        await world.accept(first)
+        await world.until("running")
+        second = world.want(8)
+        await world.accept(second)
+        status = await world.until("running")
+        assert (status["accepted"], status["last_good"]) == (second, second)
+        assert [docker.started for docker in world.dockers] == [2, 2]
+        assert world.store.generation(first).texts == tuple(worlds.rank_text(rank, 4) for rank in (0, 1))
+
+    play(tmp_path, story)
+
+
+def test_what_deploy_did_not_mean_is_refused_and_nothing_stops(tmp_path: Path):
+    async def story(world: World) -> None:
+        await world.accept(world.want(4))
+        await world.until("running")
+        meant = world.want(8)
+        world.want(16)
+        answer = await world.accept(meant)
+        assert answer["ok"] is False and "was changed meanwhile; run deploy.py again" in answer["error"]
+        (world.place(1).weights / "srv-m.json").unlink()
+        world.dockers[0].images.clear()
+        answer = await world.accept(world.want(8)) if False else await world.accept(meant)
+        assert "image registry/engine@sha256:" in answer["error"], "every refusal at once"
+        assert "srv-m.json is missing: /srv/m was never verified" in answer["error"]
+        assert [docker.started for docker in world.dockers] == [1, 1]
+        assert world.keeper.status()["phase"] == "running"
+
+    play(tmp_path, story)
+
+
+def test_different_layers_are_refused(tmp_path: Path):
+    async def story(world: World) -> None:
+        world.dockers[1].images[worlds.IMAGE] = {"id": "sha256:i", "layers": ["l1", "other"]}
+        answer = await world.accept(world.want(4))
+        assert answer == {
+            "ok": False, "error": "the nodes hold different layers for the wanted image; run deploy.py again",
+        }
+
+    play(tmp_path, story)
+
+
+def test_a_restarted_keeper_takes_the_running_pair_over(tmp_path: Path):
+    async def story(world: World) -> None:
+        await world.accept(world.want(4))
+        await world.until("running")
+        await world.keeper_down()
+        await world.keeper_up()
+        await asyncio.sleep(0.5)
+        status = world.keeper.status()
+        assert (status["phase"], status["epoch"]) == ("running", 2)
+        assert [docker.started for docker in world.dockers] == [1, 1]
+
+    play(tmp_path, story)
+
+
+def test_a_keeper_restarted_while_starting_goes_on_with_that_start(tmp_path: Path):
+    async def story(world: World) -> None:
+        world.engine.healthy = False
+        await world.accept(world.want(4))
+        await world.until("starting")
+        await asyncio.sleep(0.5)
+        await world.keeper_down()
+        await world.keeper_up()
+        world.engine.healthy = True
+        await world.until("running")
+        assert [docker.started for docker in world.dockers] == [1, 1]
+
+    play(tmp_path, story)
+
+
+def test_the_head_boots(tmp_path: Path):
+    async def story(world: World) -> None:
+        engine = world.want(4)
+        await world.accept(engine)
+        await world.until("running")
+        await world.keeper_down()
+        for docker in world.dockers:
+            docker.end(255)
+        await world.keeper_up(boot_id="another")
+        status = await world.until("running")
+        assert status["accepted"] == engine
+        assert [docker.started for docker in world.dockers] == [2, 2]
+        assert status["counters"]["failures"] == 0
+
+    play(tmp_path, story)
+
+
+def test_without_a_keeper_the_lease_ends_both_ranks(tmp_path: Path):
+    async def story(world: World) -> None:
+        await world.accept(world.want(4))
+        await world.until("running")
+        await world.keeper_down()
+        end = agent.boottime() + 8
+        while any(docker.all for docker in world.dockers):
+            assert agent.boottime() < end
+            await asyncio.sleep(0.05)
+        await world.keeper_up()
+        await world.until("stopping")
+        await world.until("running")
+
+    play(tmp_path, story, lease_seconds=1)
+
+
+def test_an_engine_that_never_comes_up_is_tried_as_often_as_the_budget_says(tmp_path: Path):
+    async def story(world: World) -> None:
+        for docker in world.dockers:
+            docker.refuses_run = "no space left on device"
+        await world.accept(world.want(4))
+        status = await world.until("resting")
+        assert status["counters"]["failures"] == 4
+        assert "could not start: docker run exited 125: no space left on device" in status["reason"]
+        assert not any(docker.all for docker in world.dockers)
+        for docker in world.dockers:
+            docker.refuses_run = ""
+        assert await world.keeper.request({"op": "start"}) == {"ok": True}
+        await world.until("running")
+
+    play(tmp_path, story)
+
+
+def test_a_wrong_answer_is_not_promoted(tmp_path: Path):
+    async def story(world: World) -> None:
+        world.engine.answer = "it is 42"
+        await world.accept(world.want(4))
+        status = await world.until("resting")
+        assert status["last_good"] is None
+        assert status["last_failure"]["reason"] == (
+            "the first completion failed: answered 'it is 42', wanted '391' in it")
+
+    play(tmp_path, story)
+
+
+def test_stop_stays_and_start_takes_it_back(tmp_path: Path):
+    async def story(world: World) -> None:
+        await world.accept(world.want(4))
+        await world.until("running")
+        await world.keeper.request({"op": "stop"})
+        await world.until("stopped")
+        assert not any(docker.all for docker in world.dockers)
+        await world.keeper_down()
+        await world.keeper_up(boot_id="another")
+        await world.until("stopped")
+        second = world.want(8)
+        assert await world.accept(second) == {"ok": True}
+        await asyncio.sleep(0.3)
+        assert world.keeper.status()["phase"] == "stopped"
+        await world.keeper.request({"op": "start"})
+        assert (await world.until("running"))["accepted"] == second
+
+    play(tmp_path, story)
+
+
+def test_docker_away_for_a_while_is_waited_for(tmp_path: Path):
+    async def story(world: World) -> None:
+        await world.accept(world.want(4))
+        await world.until("running")
+        world.dockers[1].answers = False
+        await asyncio.sleep(0.5)
+        assert world.keeper.status()["phase"] == "running"
+        world.dockers[1].end(0)
+        world.dockers[1].answers = True
+        await world.until("stopping")
+        await world.until("running")
+
+    play(tmp_path, story)
+
+
+def test_a_damaged_state_is_set_aside_and_the_generation_still_runs(tmp_path: Path):
+    async def story(world: World) -> None:
+        engine = world.want(4)
+        await world.accept(engine)
+        await world.until("running")
+        await world.keeper_down()
+        (tmp_path / "state/keeper/state.json").write_text('{"memory": {"pha')
+        await world.keeper_up()
+        status = await world.until("running")
+        assert status["accepted"] == engine
+        assert list((tmp_path / "state/keeper").glob("state.damaged-*"))
+
+    play(tmp_path, story)
+
+
+def test_endless_streams_see_no_canary(tmp_path: Path):
+    async def story(world: World) -> None:
+        await world.accept(world.want(4))
+        await world.until("running")
+        world.engine.busy = 4
+        for _ in range(40):
+            world.engine.tokens += 7
+            await asyncio.sleep(0.05)
+        status = world.keeper.status()
+        assert (status["phase"], status["counters"]["canaries"]) == ("running", 1)
+        assert world.engine.completions == 1
+
+    play(tmp_path, story, canary_interval_seconds=0.5, stuck_seconds=0.5)
+
+
+def test_an_older_epoch_is_refused_and_a_keeper_that_lost_its_state_goes_above_it(tmp_path: Path):
+    async def story(world: World) -> None:
+        await world.accept(world.want(4))
+        await world.until("running")
+        await world.keeper_down()
+        (world.place(1).state).write_text('{"epoch": 41}')
+        world.agents[1].cancel()
+        await asyncio.gather(world.agents[1], return_exceptions=True)
+        world.agents[1] = asyncio.create_task(world._agent(1))
+        await world.keeper_up()
+        end = agent.boottime() + 5
+        while world.keeper.status()["epoch"] != 42:
+            assert agent.boottime() < end
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.3)
+        assert world.keeper.status()["phase"] == "running"
+        assert [docker.started for docker in world.dockers] == [1, 1]
+
+    play(tmp_path, story)

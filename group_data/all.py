@@ -6,6 +6,6 @@ For one run: `pyinfra inventory.py deploy.py --data max_num_seqs=8`.
 
 stack = "vllm-exl3"
 
-# Where the checkpoint and its drafter lie on the nodes; ~ is the home of the user in inventory.py, on each node its own.
+# Where the checkpoint and its drafter lie; ~ is the home of the user that inventory.py names, on each node its own.
 weights_path = "~/models/glm53-exl3"
 drafter_path = "~/models/glm53-dflash2-mxfp8"

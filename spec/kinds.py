@@ -143,10 +143,10 @@ def _text(value: object, wanted: str) -> str:
 
 @dataclass(frozen=True)
 class Name(Kind):
-    """A name for a program: no space, no quote, nothing a shell or a URL would read differently."""
+    """A name for a program: no space, no quote, nothing that a shell or a URL would read differently."""
 
-    pattern: str = r"[A-Za-z0-9][A-Za-z0-9._/:-]*"
-    wanted: str = "a name of letters, digits and . _ - / :, without spaces"
+    pattern: str = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+    wanted: str = "one word of letters, digits and . _ -"
     longest: int = 128
 
     def parse(self, value: object) -> str:

@@ -65,11 +65,11 @@ class Scope(Enum):
 class Cost(Enum):
     """What it takes to turn a knob on a serving pair."""
 
-    NOTHING = "nothing"
+    NOTHING = "nothing restarts or reloads"
     SERVICE = "the keeper reloads its settings, the engine runs on"
     RESTART = "one restart of the pair"
-    STAGING = "staging, then one restart of the pair"
-    FABRIC = "the rails are reconfigured"
+    STAGING = "files or images are staged first, then one restart of the pair"
+    FABRIC = "the rails are configured anew, and the engine's traffic pauses"
 
 
 @dataclass(frozen=True)
@@ -146,11 +146,7 @@ class Knobs(BaseModel):
     (reference kit v2.3-tier1)."""
 
     container_name: Annotated[
-        str | None,
-        Name(pattern=r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", wanted="a container name: letters, digits and _ . -"),
-        Cost.RESTART,
-        Kit("NAME"),
-        Becomes("--name of the container"),
+        str | None, Name(longest=63), Cost.RESTART, Kit("NAME"), Becomes("--name of the container")
     ] = None
     """Name of the container on each node."""
 
@@ -160,8 +156,14 @@ class Knobs(BaseModel):
 
     # Flags of the engine, in the order in which they are written
 
-    served_model_name: Annotated[str | None, Name(), Flag("--served-model-name"), Cost.RESTART] = None
-    """The model name that clients ask for; a request for another one is answered 404."""
+    served_model_name: Annotated[
+        str | None,
+        Name(r"[A-Za-z0-9][A-Za-z0-9._/:-]*", "one word of letters, digits and . _ - / :"),
+        Flag("--served-model-name"),
+        Cost.RESTART,
+    ] = None
+    """The model name that clients ask for; a request for another one is answered 404. Unset with stack `vllm`: the name
+    of the weights' directory on the head."""
 
     api_port: Annotated[int, Whole(1024, 65535), Flag("--port"), Cost.RESTART, Kit("PORT")] = 8000
     """TCP port of the API on the head, on every address (0.0.0.0, as the reference kit v2.3-tier1 does)."""

@@ -46,6 +46,12 @@ class StatedHost:
     local: bool
     sources: tuple[Source, ...]
 
+    def of_node(self, name: str) -> tuple[Source, object] | None:
+        """The same for what only the node's own data may state."""
+        return next(
+            ((source, source.data[name]) for source in self.sources if source.of_one_node and name in source.data), None
+        )
+
     def find(self, name: str) -> tuple[Source, object] | None:
         """The value that holds for this host, and its door."""
         return next(((source, source.data[name]) for source in self.sources if name in source.data), None)
@@ -247,7 +253,7 @@ def _node(host: StatedHost, rank: int, refusals: dict[str, None], refused: set[s
 def _management_address(host: StatedHost, problems: list[str]) -> IPv4Address | None:
     """As stated, or the address by which pyinfra reaches the node."""
     wanted = "the node's IPv4 address on the management network"
-    found = host.find("management_address")
+    found = host.of_node("management_address")
     if found is None:
         reached = host.find("ssh_hostname")
         text = reached[1] if reached else host.name
@@ -279,7 +285,7 @@ _RAIL_EXAMPLE = '{"netdev": "enp1s0f0np0", "hca": "rocep1s0f0", "address": "10.2
 
 
 def _rails(host: StatedHost, problems: list[str]) -> tuple[Rail, ...] | None:
-    found = host.find("rails")
+    found = host.of_node("rails")
     value = found[1] if found else None
     if not isinstance(value, list | tuple) or not value:
         seen = "not stated" if found is None else f"= {shown(value)}"

@@ -1,17 +1,77 @@
-"""Every path, unit, user and key that we make on a node, once. docs/objects.md is generated from this list."""
+"""Every path, unit, user and key that we make on a node, once. docs/objects.md is generated from this list, and what
+removes us walks it. Nothing may be put on a node that is not here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from enum import Enum
 
-Where = Literal["every node", "head", "workers"]
-Sort = Literal["directory", "file", "link", "socket", "unit", "user", "key", "state"]
+ETC = "/etc/sparkpair"
+VAR = "/var/lib/sparkpair"
+RUN = "/run/sparkpair"
+LIB = "/usr/local/lib/sparkpair"
+
+RANK_FILE = f"{ETC}/wanted/rank.json"
+SERVICE_FILE = f"{ETC}/wanted/service.json"
+NETPLAN_FILE = "/etc/netplan/60-sparkpair.yaml"
+NETPLAN_STAGED = f"{ETC}/fabric/60-sparkpair.yaml"
+MAIN = f"{LIB}/main.py"
+PROGRAM = f"/usr/bin/python3 -sEB {MAIN}"
+"""How each program of ours is started: without the user's packages, environment and byte code files."""
+CLI = "/usr/local/bin/sparkpair"
+AGENT_UNIT = "sparkpair-agent.service"
+KEEPER_UNIT = "sparkpair-keeper.service"
+UNIT_DIRECTORY = "/etc/systemd/system"
+CGROUP_PARENT = "sparkpair-engine.slice"
+USER = "sparkpair"
+PEER_HOME = f"{ETC}/peer"
+AUTHORIZED_KEYS = f"{PEER_HOME}/.ssh/authorized_keys"
+KEY_FILE = f"{ETC}/ssh/id_ed25519"
+KNOWN_HOSTS = f"{ETC}/ssh/known_hosts"
+KEY_COMMENT = "sparkpair keeper"
+
+
+class Where(Enum):
+    """On which nodes an object is."""
+
+    EVERY = "every node"
+    HEAD = "head"
+    WORKERS = "workers"
+
+    def holds(self, is_head: bool) -> bool:
+        """Whether the node of that position has it."""
+        return self is Where.EVERY or (self is Where.HEAD) == is_head
+
+
+class Sort(Enum):
+    """What an object is."""
+
+    DIRECTORY = "directory"
+    FILE = "file"
+    LINK = "link"
+    SOCKET = "socket"
+    UNIT = "unit"
+    TRANSIENT = "transient unit"
+    CGROUP = "cgroup"
+    CONTAINER = "container"
+    USER = "user"
+
+
+class Life(Enum):
+    """How an object changes and goes."""
+
+    DEPLOY = "deploy writes it; removal takes it"
+    PROGRAM = "a program of ours writes it; removal takes it"
+    GENERATION = "the keeper writes one per generation and drops the oldest"
+    WORK = "there while the work runs"
+    BOOT = "gone after a reboot"
+    OPERATOR = "the operator's: made if missing, never removed"
 
 
 @dataclass(frozen=True)
 class Object:
-    """One thing of ours on a node."""
+    """One thing of ours on a node. A `*` or `<...>` in a path stands for a part that differs; `mode` is octal, or empty
+    where it has no meaning."""
 
     path: str
     sort: Sort
@@ -19,27 +79,194 @@ class Object:
     owner: str
     mode: str
     made_by: str
-    enabled_by: str
-    removed_by: str
+    life: Life
     why: str
-    generation: bool = False
+    enabled_by: str = ""
 
 
-PREFIX_ETC = "/etc/sparkpair"
-PREFIX_VAR = "/var/lib/sparkpair"
-PREFIX_RUN = "/run/sparkpair"
-PREFIX_LIB = "/usr/local/lib/sparkpair"
-RANK_FILE = f"{PREFIX_ETC}/wanted/rank.json"
-SERVICE_FILE = f"{PREFIX_ETC}/wanted/service.json"
-NETPLAN_FILE = "/etc/netplan/60-sparkpair.yaml"
-AGENT_UNIT = "sparkpair-agent.service"
-KEEPER_UNIT = "sparkpair-keeper.service"
-USER = "sparkpair"
-PEER_HOME = f"{PREFIX_ETC}/peer"
-AUTHORIZED_KEYS = f"{PEER_HOME}/.ssh/authorized_keys"
-KEY_FILE = f"{PREFIX_ETC}/ssh/id_ed25519"
-KNOWN_HOSTS = f"{PREFIX_ETC}/ssh/known_hosts"
-CLI = "/usr/local/bin/sparkpair"
-CGROUP_PARENT = "sparkpair-engine.slice"
+def _directory(path: str, mode: str, made_by: str, why: str, where: Where = Where.EVERY) -> Object:
+    return Object(path, Sort.DIRECTORY, where, "root:root", mode, made_by, Life.DEPLOY, why)
 
-OBJECTS: tuple[Object, ...] = ()
+
+OBJECTS: tuple[Object, ...] = (
+    # Programs
+    _directory(LIB, "0755", "roles/keeper", "The programs that run on a node, on Python's standard library alone."),
+    Object(
+        MAIN, Sort.FILE, Where.EVERY, "root:root", "0644", "roles/keeper", Life.DEPLOY,
+        "Entry of every program of ours; units and the forced command name it in full.",
+    ),
+    _directory(f"{LIB}/node", "0755", "roles/keeper", "The modules of those programs."),
+    Object(
+        f"{LIB}/node/*.py", Sort.FILE, Where.EVERY, "root:root", "0644", "roles/keeper", Life.DEPLOY,
+        "The modules themselves; a program reports a hash over all of them as its version.",
+    ),
+    Object(
+        CLI, Sort.FILE, Where.EVERY, "root:root", "0755", "roles/keeper", Life.DEPLOY,
+        "The command of the operator on the head: `sparkpair status`, `stop`, `start`, `restart`, `follow`, `logs`.",
+    ),
+    # What is wanted
+    _directory(ETC, "0755", "roles/engine", "What is wanted, and the keys; nothing here changes by itself."),
+    _directory(f"{ETC}/wanted", "0755", "roles/engine", "What the last deploy asked for; a plan shows the difference."),
+    Object(
+        RANK_FILE, Sort.FILE, Where.EVERY, "root:root", "0600", "roles/engine", Life.DEPLOY,
+        "The launch of this node's rank. Root's alone: an engine's variables may hold secrets.",
+    ),
+    Object(
+        SERVICE_FILE, Sort.FILE, Where.HEAD, "root:root", "0600", "roles/engine", Life.DEPLOY,
+        "What the keeper supervises and how; no running rank depends on it.",
+    ),
+    # The rails
+    _directory(f"{ETC}/fabric", "0755", "roles/fabric", "Holds the rails' file before it is in force."),
+    Object(
+        NETPLAN_STAGED, Sort.FILE, Where.EVERY, "root:root", "0600", "roles/fabric", Life.DEPLOY,
+        "The rails as wanted; compared by the plan and put in force by a guarded step on the node.",
+    ),
+    Object(
+        NETPLAN_FILE, Sort.FILE, Where.EVERY, "root:root", "0600", "roles/fabric", Life.DEPLOY,
+        "The rails in force: addresses and MTU, kept without carrier. No other netdev stands in it.",
+    ),
+    Object(
+        "/run/netplan/60-sparkpair.yaml", Sort.FILE, Where.EVERY, "root:root", "0600", "roles/fabric", Life.WORK,
+        "The rails on trial; a timer or a reboot takes them back unless the management address is proven alive.",
+    ),
+    Object(
+        "sparkpair-fabric-rollback.timer", Sort.TRANSIENT, Where.EVERY, "root", "", "roles/fabric", Life.WORK,
+        "Restores the former rails from the node itself when a deploy has locked itself out.", "systemd-run",
+    ),
+    # Units
+    Object(
+        f"{UNIT_DIRECTORY}/{AGENT_UNIT}", Sort.UNIT, Where.EVERY, "root:root", "0644", "roles/keeper", Life.DEPLOY,
+        "The rank agent: starts, stops and reports this node's rank, and stops it when its lease runs out.",
+        "roles/keeper (multi-user.target)",
+    ),
+    Object(
+        f"{UNIT_DIRECTORY}/{KEEPER_UNIT}", Sort.UNIT, Where.HEAD, "root:root", "0644", "roles/keeper", Life.DEPLOY,
+        "The keeper: owns the life of the pair.", "roles/keeper (multi-user.target)",
+    ),
+    Object(
+        f"{UNIT_DIRECTORY}/multi-user.target.wants/sparkpair-*.service", Sort.LINK, Where.EVERY, "root:root", "",
+        "systemd", Life.DEPLOY, "What enabling the units writes.",
+    ),
+    Object(
+        "sparkpair-weights-hash.service", Sort.TRANSIENT, Where.EVERY, "root", "", "roles/weights", Life.WORK,
+        "Makes the manifest of a directory once, where the files are; memory-limited.", "systemd-run",
+    ),
+    Object(
+        "sparkpair-weights-serve.service", Sort.TRANSIENT, Where.EVERY, "root", "", "roles/weights", Life.WORK,
+        "Serves the directories read-only to the peers on the rails (rsync daemon, TCP 8730) while a copy runs.",
+        "systemd-run",
+    ),
+    Object(
+        "sparkpair-weights-copy.service", Sort.TRANSIENT, Where.EVERY, "root", "", "roles/weights", Life.WORK,
+        "Copies what this node lacks over the rails; goes on where it stopped; memory-limited.", "systemd-run",
+    ),
+    Object(
+        "sparkpair-image-pull.service", Sort.TRANSIENT, Where.EVERY, "root", "", "roles/image", Life.WORK,
+        "Pulls the engine's image by digest.", "systemd-run",
+    ),
+    # The way from the keeper to the other nodes
+    _directory(f"{ETC}/ssh", "0700", "roles/keeper", "The keeper's key and the host keys that it accepts.", Where.HEAD),
+    Object(
+        KEY_FILE, Sort.FILE, Where.HEAD, "root:root", "0600", "roles/keeper", Life.DEPLOY,
+        "The keeper's private key, made on the head by ssh-keygen. It never leaves the head.",
+    ),
+    Object(
+        f"{KEY_FILE}.pub", Sort.FILE, Where.HEAD, "root:root", "0644", "roles/keeper", Life.DEPLOY,
+        "Its public half; read from the head while deploying and written to the workers in the same run.",
+    ),
+    Object(
+        KNOWN_HOSTS, Sort.FILE, Where.HEAD, "root:root", "0644", "roles/keeper", Life.DEPLOY,
+        "Each worker's ed25519 host key under the name sparkpair-rank<rank>, the same by rail and management address.",
+    ),
+    Object(
+        USER, Sort.USER, Where.WORKERS, "", "", "roles/keeper", Life.DEPLOY,
+        "System user behind the forced command: no password (`*`), no sudo rule, no other group, owner of no file.",
+    ),
+    _directory(PEER_HOME, "0755", "roles/keeper", "Its home; root's, so that its keys are not its own.", Where.WORKERS),
+    _directory(f"{PEER_HOME}/.ssh", "0755", "roles/keeper", "Root's too.", Where.WORKERS),
+    Object(
+        AUTHORIZED_KEYS, Sort.FILE, Where.WORKERS, "root:root", "0644", "roles/keeper", Life.DEPLOY,
+        "One line: the keeper's public key, from the head's addresses only, for the bridge only.",
+    ),
+    # While it runs
+    _directory(RUN, "0755", "systemd", "Sockets and state that a reboot may forget (RuntimeDirectory= of the units)."),
+    Object(
+        f"{RUN}/agent.sock", Sort.SOCKET, Where.EVERY, "root:sparkpair", "0660", "rank agent", Life.BOOT,
+        "Where the rank agent listens; on the head, which has no such group, root:root.",
+    ),
+    Object(
+        f"{RUN}/lease.json", Sort.FILE, Where.EVERY, "root:root", "0600", "rank agent", Life.BOOT,
+        "Epoch and deadline of the running rank, so that an agent that is restarted keeps to them.",
+    ),
+    Object(
+        f"{RUN}/keeper.sock", Sort.SOCKET, Where.HEAD, "root:root", "0600", "keeper", Life.BOOT,
+        "Where the keeper takes orders from deploy and from the sparkpair command.",
+    ),
+    Object(
+        f"{RUN}/status.json", Sort.FILE, Where.HEAD, "root:root", "0644", "keeper", Life.BOOT,
+        "What `sparkpair status` shows; no secrets in it.",
+    ),
+    Object(
+        f"{RUN}/weights", Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "sparkpair-weights-serve", Life.BOOT,
+        "Settings of the rsync daemon while a copy runs.",
+    ),
+    Object(
+        CGROUP_PARENT, Sort.CGROUP, Where.EVERY, "root", "", "Docker", Life.BOOT,
+        "Parent of the engine's container: killing it ends every process of the rank.",
+    ),
+    Object(
+        "<container_name>", Sort.CONTAINER, Where.EVERY, "root", "", "rank agent", Life.GENERATION,
+        "The rank itself, labelled with engine hash, rank and epoch. Docker restarts it never.",
+    ),
+    # State
+    _directory(VAR, "0700", "systemd", "State (StateDirectory= of the units)."),
+    Object(
+        f"{VAR}/agent.json", Sort.FILE, Where.EVERY, "root:root", "0600", "rank agent", Life.PROGRAM,
+        "What the agent last did with its rank.",
+    ),
+    Object(
+        f"{VAR}/logs", Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "rank agent", Life.PROGRAM,
+        "The last lines of ranks that failed; the oldest go.",
+    ),
+    Object(
+        f"{VAR}/weights", Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "sparkpair-weights-*", Life.PROGRAM,
+        "Manifests: size and sha256 of each file of a directory that the engine reads.",
+    ),
+    Object(
+        f"{VAR}/keeper", Sort.DIRECTORY, Where.HEAD, "root:root", "0755", "keeper", Life.PROGRAM,
+        "The keeper's memory.",
+    ),
+    Object(
+        f"{VAR}/keeper/state.json", Sort.FILE, Where.HEAD, "root:root", "0600", "keeper", Life.PROGRAM,
+        "Running, resting (and why) or stopped on purpose; kept over reboots.",
+    ),
+    Object(
+        f"{VAR}/generations/<hash>", Sort.DIRECTORY, Where.HEAD, "root:root", "0755", "keeper", Life.GENERATION,
+        "The wanted set of one generation as it was accepted: rank0.json, rank1.json, manifest.json.",
+    ),
+    Object(
+        f"{VAR}/current", Sort.LINK, Where.HEAD, "root:root", "", "keeper", Life.PROGRAM,
+        "The generation that runs or is being started.",
+    ),
+    Object(
+        f"{VAR}/last-good", Sort.LINK, Where.HEAD, "root:root", "", "keeper", Life.PROGRAM,
+        "The last generation that answered a canary.",
+    ),
+    Object(
+        f"{VAR}/history.jsonl", Sort.FILE, Where.HEAD, "root:root", "0600", "keeper", Life.PROGRAM,
+        "One line per generation: accepted, promoted, rejected, with the reason.",
+    ),
+    # What is the operator's
+    Object(
+        "<weights_path>, <drafter_path>", Sort.DIRECTORY, Where.EVERY, "login user", "0755", "roles/weights",
+        Life.OPERATOR, "The checkpoint and its drafter; written only on a node that lacks them, as in the manifest.",
+    ),
+    Object(
+        "<cache_path>", Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "rank agent", Life.OPERATOR,
+        "Kernels that the engine compiled; the engine writes it as root.",
+    ),
+    Object(
+        "/etc/docker/daemon.json", Sort.FILE, Where.EVERY, "root:root", "0644", "roles/docker", Life.OPERATOR,
+        "Docker's own settings: the NVIDIA runtime is registered in it where it is not; everything else in it stays.",
+    ),
+)  # fmt: skip

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from node import wire
 from spec.cluster import Cluster, Node
-from spec.objects import AGENT_UNIT, CGROUP_PARENT, KEEPER_UNIT
+from spec.objects import AGENT_UNIT, CGROUP_PARENT, KEEPER_UNIT, PROGRAM
 from spec.stacks import GidIndex
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
@@ -110,7 +110,9 @@ def netplan_text(cluster: Cluster, node: Node) -> str:
 def authorized_keys_text(cluster: Cluster, public_key: str) -> str:
     """The one line that lets the head's keeper reach a worker's agent, and do nothing else there."""
     sources = ",".join(str(address) for address in addresses(cluster.head))
-    return _environment.get_template("keeper/authorized_keys.j2").render(sources=sources, public_key=public_key.strip())
+    return _environment.get_template("keeper/authorized_keys.j2").render(
+        sources=sources, command=f"{PROGRAM} bridge", public_key=public_key.strip()
+    )
 
 
 def known_hosts_text(cluster: Cluster, host_keys: Mapping[int, str]) -> str:
@@ -121,7 +123,7 @@ def known_hosts_text(cluster: Cluster, host_keys: Mapping[int, str]) -> str:
 
 def unit_text(name: str) -> str:
     """A unit file of ours by its name; the same on every node and in every generation."""
-    return _environment.get_template(f"keeper/{name}.j2").render(cgroup_parent=CGROUP_PARENT)
+    return _environment.get_template(f"keeper/{name}.j2").render(program=PROGRAM)
 
 
 def engine_hash(texts: Sequence[str], identities: Sequence[Sequence[str]]) -> str:

@@ -45,7 +45,7 @@ ROOMS: dict[str, Room] = {
     # The words in which a knob is declared: destination, scope, cost, bounds.
     "spec.kinds": Room((), ("pydantic", "pydantic_core")),
     "spec.knobs": Room(("spec.kinds",), ("pydantic", "pydantic_core")),
-    "spec.transport": Room((), ("paramiko",)),
+    "spec.transport": Room((), ("paramiko", "pyinfra")),
     "spec.presets": Room(("spec.knobs",), ("pydantic",)),
     "spec.stacks": Room(("spec.knobs", "spec.stacks"), ("pydantic",)),
     "spec.cluster": Room(("spec.knobs", "spec.presets", "spec.stacks"), ("pydantic",)),

@@ -23,13 +23,13 @@ def parser() -> argparse.ArgumentParser:
     def verb(name: str, text: str) -> argparse.ArgumentParser:
         return verbs.add_parser(name, help=text, description=text)
 
-    verb("build", "make or find packages, trees, images and the model")
+    verb("build", "make or find packages, trees and images")
     up = verb("up", "build what is missing and start both hosts; nothing when they run")
-    up.add_argument("--hosts-only", action="store_true", help="without images and model")
+    up.add_argument("--hosts-only", action="store_true", help="without images")
     down = verb("down", "stop everything")
     down.add_argument("--keep-disks", action="store_true", help="the next `up` finds the hosts as they were")
     clean = verb("clean", f"stop everything and empty {settings.LAB.name}/")
-    clean.add_argument("--keep-caches", action="store_true", help="Debian trees, model and registry stay")
+    clean.add_argument("--keep-caches", action="store_true", help="Debian trees and registry stay")
     status = verb("status", "tell what stands; exit code 0 when both hosts are on")
     status.add_argument("--json", action="store_true")
     for name, text in {

@@ -14,9 +14,12 @@ from lab.shell import LabError, digest, quiet, run, say, stage, write
 SUITE = "trixie"
 """Nearer to DGX OS (Ubuntu 24.04) than the machine's own Debian 12: systemd 257, Docker 26, netplan 1.1."""
 
-PACKAGES = """systemd systemd-sysv systemd-resolved systemd-timesyncd udev dbus libpam-systemd linux-sysctl-defaults
-openssh-server openssh-client sudo netplan.io iproute2 nftables iptables iputils-ping ethtool kmod procps
-docker.io docker-cli ca-certificates curl python3 python3-yaml rsync less jq libcap2-bin""".split()
+PACKAGES = [
+    "systemd", "systemd-sysv", "systemd-resolved", "systemd-timesyncd", "udev", "dbus", "libpam-systemd",
+    "linux-sysctl-defaults", "openssh-server", "openssh-client", "sudo", "netplan.io", "iproute2", "nftables",
+    "iptables", "iputils-ping", "ethtool", "kmod", "procps", "docker.io", "docker-cli", "ca-certificates",
+    "curl", "python3", "python3-yaml", "rsync", "less", "jq", "libcap2-bin",
+]  # fmt: skip
 
 TOOLS = {
     "mmdebstrap": "mmdebstrap",
@@ -52,9 +55,11 @@ STANDINS = {
 DIVERTED = ("uname", "runc")
 """Stand-ins that lie in front of a program of the distribution, which moves to the same name with `.real`."""
 
-MASKED = """apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer getty.target
-console-getty.service systemd-networkd-wait-online.service systemd-pstore.service systemd-timesyncd.service
-dpkg-db-backup.timer""".split()
+MASKED = [
+    "apt-daily.timer", "apt-daily-upgrade.timer", "e2scrub_all.timer", "e2scrub_reap.service", "fstrim.timer",
+    "getty.target", "console-getty.service", "systemd-networkd-wait-online.service", "systemd-pstore.service",
+    "systemd-timesyncd.service", "dpkg-db-backup.timer",
+]  # fmt: skip
 """Noise, and what cannot work in a host that shares the machine's kernel and has no way out."""
 
 
@@ -184,7 +189,8 @@ def personalise(host: settings.Host) -> None:
     write(root / "etc/netplan/10-management.yaml",
           "network:\n  version: 2\n  renderer: networkd\n  ethernets:\n"
           f"    {settings.MANAGEMENT_NETDEV}:\n      addresses: [{host.address}/{settings.MANAGEMENT_PREFIX}]\n"
-          f"      link-local: []\n      routes: [{{to: default, via: {settings.CONTROL_ADDRESS}}}]\n", 0o600)  # fmt: skip
+          f"      link-local: []\n      routes: [{{to: default, via: {settings.CONTROL_ADDRESS}}}]\n",
+          0o600)  # fmt: skip
     if not quiet("chroot", root, "id", host.user):
         run("chroot", root, "useradd", "--create-home", "--shell", "/bin/bash", "--groups", "sudo,docker", host.user)
     write(root / f"etc/sudoers.d/{host.user}", f"{host.user} ALL=(ALL) NOPASSWD:ALL\n", 0o440)

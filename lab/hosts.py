@@ -213,9 +213,9 @@ def exec_command(host: Host, *words: str) -> list[str]:
     pid = init_of(host)
     if pid is None:
         raise LabError(f"{host.name} is off: `python3 -m lab on {host.name}` starts it")
-    return ["nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w/", "--", "/usr/bin/env", "-i",
-            "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8",
-            "/bin/sh", "-c", " ".join(words)]  # fmt: skip
+    return ["nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-C", "-r", "--", "/usr/bin/env", "-i",
+            "--chdir=/", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root",
+            "LANG=C.UTF-8", "/bin/sh", "-c", " ".join(words)]  # fmt: skip
 
 
 def answers(host: Host) -> bool:

@@ -22,13 +22,13 @@ from lab.shell import LabError, digest, quiet, replace, run, say, stage, write
 SUITE = "bookworm"
 """Its Python is the CPython 3.11 that the pins are for."""
 
-DEBIAN = "python3 libgomp1 libnuma1 ca-certificates iproute2 procps".split()
+DEBIAN = ["python3", "libgomp1", "libnuma1", "ca-certificates", "iproute2", "procps"]
 
 PACKAGES_PLACE = "usr/local/lib/python3.11/dist-packages"
 """On the path of Debian's python3 already: nothing in the environment has to say so."""
 
-TRIMMED = ("torch/test", "torch/include", "torch/bin")
-"""200 MB of torch that only its own tests and compilers of extensions use."""
+TRIMMED = ("bin", "torch/test", "torch/include", "torch/bin/*Test*", "torch/bin/*test*", "torch/bin/protoc*")
+"""Commands that nobody calls, and 195 MB of torch that only its own tests and compilers of extensions use."""
 
 ENV = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -90,18 +90,12 @@ def keys() -> dict[str, str]:
         "packages": packages,
         "engine": digest(debian, packages, ENTRYPOINT, VLLM, json.dumps(ENV)),
         "contract": digest(debian, ENTRYPOINT, contract_text()),
-        "model": digest(packages, (SOURCE / "model.py").read_text()),
     }
 
 
 def contract_text() -> str:
     """The contract engine's program, or nothing when the checkout has none."""
     return CONTRACT_PROGRAM.read_text() if CONTRACT_PROGRAM.exists() else ""
-
-
-def model() -> Path:
-    """The scripted model, where `build` left it."""
-    return settings.CACHE / f"model-{keys()['model']}"
 
 
 def read_layers() -> dict[str, dict[str, Any]]:
@@ -126,24 +120,19 @@ def remember(name: str, blob: Blob) -> None:
     replace(KEYS, json.dumps({**read_layers(), name: {"key": keys()[name], "digest": blob.digest, "size": blob.size}}))
 
 
-def need_packages() -> bool:
-    """Whether the engine's package tree has to be installed: its layer or the model is missing."""
-    return stored("packages") is None or not model().exists()
-
-
 def disk_needed_gib() -> dict[str, float]:
     """What building still has to write, at its peak."""
     needed = {}
     if not list(settings.CACHE.glob("debian-*")):
         needed["Debian for the hosts"] = 0.8
-    if need_packages():
+    if stored("packages") is None:
         needed["engine image and its staging tree"] = 5.0
     return needed
 
 
 def build(meanwhile: Callable[[], object]) -> dict[str, str]:
-    """Make or find both images and the model; runs `meanwhile` beside the downloads that take long."""
-    installing = need_packages()
+    """Make or find both images; runs `meanwhile` beside the downloads that take long."""
+    installing = stored("packages") is None
     tree = settings.CACHE / "packages.draft"
     trouble: list[BaseException] = []
 
@@ -164,15 +153,14 @@ def build(meanwhile: Callable[[], object]) -> dict[str, str]:
             thread.join()
         if trouble:
             raise trouble[0]
-        finish_packages(debian, tree)
+        compile_packages(debian, tree)
     else:
         meanwhile()
     references = push(tree if installing else None)
-    if installing:
-        shutil.rmtree(tree)
-    shutil.rmtree(settings.CACHE / "pip", ignore_errors=True)
-    for old in settings.CACHE.glob("image-*"):
-        shutil.rmtree(old)
+    # The trees are in the registry now; what a killed run left goes too.
+    for pattern in ("*.draft", "image-*", "requirements.txt"):
+        for left in settings.CACHE.glob(pattern):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
     return references
 
 
@@ -201,47 +189,37 @@ def install_packages(tree: Path) -> None:
     if "cuda: Optional[str] = None" not in version:
         raise LabError(
             "pip took a CUDA build of torch, of several GB, which the CPU engine cannot use.\n"
-            "  Fix: name an index with the CPU build: LAB_PIP_ARGS='--extra-index-url URL' LAB_TORCH='torch==2.13.0+cpu'"
+            "  Fix: name an index with the CPU build, LAB_PIP_ARGS='--extra-index-url URL' LAB_TORCH='torch==2.13.0+cpu'"
         )
-    for name in TRIMMED:
-        shutil.rmtree(place / name, ignore_errors=True)
-    shutil.rmtree(place / "bin", ignore_errors=True)
+    for pattern in TRIMMED:
+        for path in place.glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     write(place / "vllm-0.32.0+cpu.dist-info/METADATA", VLLM_METADATA)
     write(place / "vllm-0.32.0+cpu.dist-info/INSTALLER", "pip\n")
     write(place / "vllm-0.32.0+cpu.dist-info/RECORD", "")
 
 
-def finish_packages(debian: Path, tree: Path) -> None:
-    """With the image's own Python: compile the bytecode (imports are most of an engine's start), make the model."""
-    root, work = settings.CACHE / "packages.root", settings.CACHE / "packages.work"
-    for place in (root, work):
+def compile_packages(debian: Path, tree: Path) -> None:
+    """Compile the bytecode with the image's own Python: imports are most of an engine's start."""
+    root, upper, work = (settings.CACHE / f"packages.{name}" for name in ("root", "upper", "work"))
+    for place in (root, upper, work):
         disks.unmount_below(place)
         shutil.rmtree(place, ignore_errors=True)
-    draft = tree.with_name("model.draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir()
-    disks.mount_overlay(root, [debian, tree], settings.CACHE / "packages.upper", work)
-    # The tree itself takes the writes: mounted where it lies in the image.
-    run("mount", "--bind", tree / PACKAGES_PLACE, root / PACKAGES_PLACE)
+    disks.mount_overlay(root, [debian], upper, work)
     try:
+        run("mount", "--bind", tree / PACKAGES_PLACE, root / PACKAGES_PLACE)
         run("mount", "-t", "proc", "proc", root / "proc")
-        run("mount", "--rbind", "--make-rslave", "/dev", root / "dev")
+        run("mount", "-t", "tmpfs", "tmpfs", root / "dev/shm")
         with stage("bytecode"):
-            # Without time stamps in them: a layer need not keep the files' own.
+            # No time stamps in it, so that it holds wherever the layer is unpacked. Some packages carry files that
+            # are templates or of another Python: those fail, and nobody imports them.
             run("chroot", root, "python3", "-m", "compileall", "-q", "-j", os.cpu_count() or 1,
-                "--invalidation-mode", "unchecked-hash", f"/{PACKAGES_PLACE}", check=False, capture_output=True)  # fmt: skip
-        with stage("scripted model"):
-            (root / "mnt/model").mkdir()
-            run("mount", "--bind", draft, root / "mnt/model")
-            shutil.copy(SOURCE / "model.py", root / "tmp/model.py")
-            run("chroot", root, "python3", "/tmp/model.py", "/mnt/model")
+                "--invalidation-mode", "unchecked-hash", f"/{PACKAGES_PLACE}",
+                check=False, capture_output=True)  # fmt: skip
     finally:
         disks.unmount_below(root)
-    for place in (root, work, settings.CACHE / "packages.upper"):
+    for place in (root, upper, work):
         shutil.rmtree(place)
-    for old in settings.CACHE.glob("model-*"):
-        shutil.rmtree(old)
-    draft.rename(model())
 
 
 def push(packages: Path | None) -> dict[str, str]:

@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from lab import base, disks, hosts, image, network, registry, settings
+from lab import base, disks, hosts, image, model, network, registry, settings
 from lab.settings import HOSTS
 from lab.shell import LabError, quiet, recorded, replace, run, say, stage
 
@@ -95,8 +95,7 @@ def up(hosts_only: bool = False) -> None:
             if disks.create(host, layers):
                 base.personalise(host)
         hosts.write_known_hosts()
-        if not hosts_only:
-            place_model()
+        place_model()
         for host in HOSTS.values():
             hosts.start(host)
         for host in HOSTS.values():
@@ -109,9 +108,7 @@ def place_model() -> None:
     head = settings.HEAD
     target = head.disk / Path(settings.MODEL_ON_HEAD).relative_to("/")
     if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(image.model(), target)
-        run("chroot", head.root, "id", head.user)
+        model.make(target)
         owner = run("chroot", head.root, "id", "-u", head.user).stdout.strip()
         run("chown", "-R", f"{owner}:{owner}", target.parent)
 

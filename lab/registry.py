@@ -38,7 +38,7 @@ def program() -> Path:
         shutil.rmtree(place, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=settings.LAB) as directory:
             fetch = ["apt-get", "download", "-q", "-o", "APT::Sandbox::User=root", PACKAGE]
-            if not subprocess.run(fetch, cwd=directory, capture_output=True, check=False).returncode == 0:
+            if subprocess.run(fetch, cwd=directory, capture_output=True, check=False).returncode:
                 run("apt-get", "update", "-q")
                 run(*fetch, cwd=directory)
             draft = Path(directory) / "tree"
@@ -182,7 +182,8 @@ def pushing() -> Iterator[Push]:
             server = subprocess.Popen([str(program()), "serve", str(config)], stdin=subprocess.DEVNULL,
                                       stdout=log, stderr=log)  # fmt: skip
         try:
-            if not wait_until(lambda: path.exists() or server.poll() is not None, 15, 0.05) or server.poll() is not None:
+            wait_until(lambda: path.exists() or server.poll() is not None, 15, 0.05)
+            if not path.exists():
                 raise LabError(f"the registry did not start; see {settings.REGISTRY_LOG}")
             yield Push(path)
         finally:

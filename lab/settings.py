@@ -43,6 +43,8 @@ class Host:
     address: str
     user: str
     rails: tuple[RailEnd, ...]
+    number: int
+    """The last number of its addresses on the rails."""
     gid_hole: int
     """Empty rows left in the GID table before the IPv4 rows, as after addresses that came and went:
     the two hosts then never agree on an index."""
@@ -87,6 +89,7 @@ HEAD = Host(
         RailEnd(0, "enp1s0f0np0", "rocep1s0f0", "0000:01:00.0", "02:5a:00:00:01:00"),
         RailEnd(1, "enP2p1s0f0np0", "roceP2p1s0f0", "0002:01:00.0", "02:5a:00:00:01:01"),
     ),
+    number=1,
     gid_hole=0,
 )
 WORKER = Host(
@@ -97,6 +100,7 @@ WORKER = Host(
         RailEnd(0, "enp1s0f1np1", "rocep1s0f1", "0000:01:00.1", "02:5a:00:00:02:00"),
         RailEnd(1, "enP2p1s0f1np1", "roceP2p1s0f1", "0002:01:00.1", "02:5a:00:00:02:01"),
     ),
+    number=2,
     gid_hole=2,
 )
 HOSTS = {host.name: host for host in (HEAD, WORKER)}

@@ -1,0 +1,21 @@
+"""The simulated pair as an inventory: what an operator would state of two Sparks with different users, netdevs, paths."""
+
+from lab import settings as _settings
+from spec.transport import ssh as _ssh
+
+
+def _node(host, **data):
+    """One host, reached from the control machine with the lab's own key and pinned host keys."""
+    return host.hostname, {
+        **_ssh(host.address, host.user, key=str(_settings.KEY), known_hosts=str(_settings.KNOWN_HOSTS)),
+        "management_address": host.address,
+        "rails": [
+            {"netdev": end.netdev, "hca": end.hca, "address": f"10.200.{end.number}.{host.number}/24"}
+            for end in host.rails
+        ],
+        **data,
+    }
+
+
+head = [_node(_settings.HEAD, weights_path=_settings.MODEL_ON_HEAD)]
+worker = [_node(_settings.WORKER, weights_path=_settings.WEIGHTS_ON_WORKER)]

@@ -188,8 +188,8 @@ def install_packages(tree: Path) -> None:
     version = (place / "torch/version.py").read_text()
     if "cuda: Optional[str] = None" not in version:
         raise LabError(
-            "pip took a CUDA build of torch, of several GB, which the CPU engine cannot use.\n"
-            "  Fix: name an index with the CPU build, LAB_PIP_ARGS='--extra-index-url URL' LAB_TORCH='torch==2.13.0+cpu'"
+            "pip took a CUDA build of torch, of several GB; the CPU engine cannot use it.\n"
+            "  Fix: name an index with the CPU one: LAB_PIP_ARGS='--extra-index-url URL' LAB_TORCH='torch==2.13.0+cpu'"
         )
     for pattern in TRIMMED:
         for path in place.glob(pattern):

@@ -1,4 +1,4 @@
-"""The simulated pair as an inventory: what an operator would state of two Sparks with different users, netdevs, paths."""
+"""The simulated pair as an inventory: what one would state of two Sparks with different users, netdevs and paths."""
 
 from lab import settings as _settings
 from spec.transport import ssh as _ssh

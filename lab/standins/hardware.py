@@ -39,10 +39,10 @@ def put(path, text):
 
 def gid_text(address):
     """An address in the notation of sysfs; IPv4 is mapped into IPv6."""
-    ip = ipaddress.ip_address(address)
-    if ip.version == 4:
-        ip = ipaddress.ip_address(f"::ffff:{ip}")
-    return ip.exploded
+    packed = ipaddress.ip_address(address).packed
+    if len(packed) == 4:
+        packed = bytes(10) + b"\xff\xff" + packed
+    return ":".join(packed[place : place + 2].hex() for place in range(0, 16, 2))
 
 
 def link_local(mac):
@@ -57,7 +57,7 @@ def link_local(mac):
 class Port:
     """One HCA with its single port, presented under /sys/class/infiniband."""
 
-    def __init__(self, number, rail, hole):
+    def __init__(self, rail, hole):
         self.netdev, self.first = rail["netdev"], 2 + hole
         self.home = CLASS / "infiniband" / rail["hca"]
         self.port = self.home / "ports/1"
@@ -124,7 +124,7 @@ def present_ports():
         (CLASS / entry).mkdir()
         run("mount", "--bind", f"/sys/class/{entry}", str(CLASS / entry))
     (CLASS / "infiniband").mkdir(exist_ok=True)
-    ports = [Port(number, rail, SETTINGS["gid_hole"]) for number, rail in enumerate(SETTINGS["rails"])]
+    ports = [Port(rail, SETTINGS["gid_hole"]) for rail in SETTINGS["rails"]]
     run("mount", "--rbind", str(CLASS), "/sys/class")
     devices = pathlib.Path("/dev/infiniband")
     devices.mkdir(exist_ok=True)

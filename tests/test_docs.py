@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from spec import load, transport
 from tests import repository
 
 DOCUMENTS = [path for path in repository.files() if path.suffix == ".md" and path.parts[:2] != ("docs", "results")]
@@ -151,6 +154,30 @@ def test_readme_gives_the_two_commands_first() -> None:
     ]
     places = [readme.find(command) for command in wanted]
     assert -1 not in places, [command for command, place in zip(wanted, places, strict=True) if place < 0]
+
+
+def test_readme_inventory_is_accepted() -> None:
+    """The inventory that README.md shows, with the settings of group_data/all.py, is one that the loader takes."""
+    [block] = [body for language, body in _FENCE.findall(_read(Path("README.md"))) if language == "python"]
+    inventory: dict[str, Any] = {"ssh": transport.ssh}
+    exec(block, inventory)
+    knobs = runpy.run_path(str(repository.ROOT / "group_data" / "all.py"))
+    stated = {name: value for name, value in knobs.items() if not name.startswith("_")}
+    hosts = [
+        load.StatedHost(
+            name=name,
+            groups=(group,),
+            local=False,
+            sources=(
+                load.Source(f"inventory: {name}", data, of_one_node=True),
+                load.Source("group_data/all.py", stated),
+            ),
+        )
+        for group in ("head", "worker")
+        for name, data in inventory[group]
+    ]
+    settings = load.load(hosts, load.connection_keys())
+    assert [node.position for node in settings.nodes] == ["head", "worker"]
 
 
 def test_changelog_has_a_place_for_what_is_not_released() -> None:

@@ -14,11 +14,11 @@ import pytest
 
 from tests import repository
 
-OURS = ("spec", "facts", "checks", "roles", "node", "benchmarks", "lab", "tests")
+OURS = ("spec", "facts", "checks", "operations", "roles", "node", "benchmarks", "lab", "tests")
 VERBS = ("deploy", "stage", "verify", "doctor", "bench", "rollback", "remove")
 TOP_LEVEL = (*VERBS, "plan", "inventory", "config", "group_data")
 TOP_LEVEL_FILES = [f"{name}.py" for name in TOP_LEVEL]
-PRODUCT = (*TOP_LEVEL, "spec", "facts", "checks", "roles", "templates", "node")
+PRODUCT = (*TOP_LEVEL, "spec", "facts", "checks", "operations", "roles", "templates", "node")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Room:
     others: tuple[str, ...] | None = ()
 
 
-_VERB = Room(("spec.load", "spec.resolve", "roles", "facts", "checks", "benchmarks"), ("pyinfra",))
+_VERB = Room(("spec.load", "spec.resolve", "operations", "roles", "facts", "checks", "benchmarks"), ("pyinfra",))
 # Whoever may use the cluster may name the types that its fields have.
 _CLUSTER = ("spec.cluster", "spec.capacity", "spec.stacks", "spec.knobs")
 
@@ -58,11 +58,16 @@ ROOMS: dict[str, Room] = {
     "spec.docs": Room(("spec",), ("pydantic",)),
     "facts": Room(("facts", "node"), ("pyinfra",)),
     "checks": Room(("checks", *_CLUSTER, "facts")),
-    "roles": Room((*_CLUSTER, "spec.render", "spec.objects", "facts", "checks", "node"), ("pyinfra",)),
+    # What several roles need of pyinfra, and the run that they belong to; it knows no role.
+    "operations": Room(
+        ("operations", *_CLUSTER, "spec.load", "spec.resolve", "spec.render", "spec.objects", "facts", "node"),
+        ("pyinfra", "gevent"),
+    ),
+    "roles": Room((*_CLUSTER, "spec.render", "spec.objects", "facts", "checks", "operations", "node"), ("pyinfra",)),
     "node": Room(("node",)),
     "benchmarks": Room(("benchmarks", *_CLUSTER), ("requests", "openai")),
     "lab": Room(("lab",), ()),
-    "lab.inventory": Room(("spec.transport",)),
+    "lab.inventory": Room(("lab", "spec.transport")),
     "tests": Room((*OURS, *TOP_LEVEL), None),
 }
 

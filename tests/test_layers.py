@@ -57,6 +57,8 @@ ROOMS: dict[str, Room] = {
     "spec.load": Room((*_CLUSTER, "spec.knobs", "spec.presets"), ("pyinfra", "pydantic")),
     "spec.docs": Room(("spec",), ("pydantic",)),
     "facts": Room(("facts", "node"), ("pyinfra",)),
+    # Sent to the node and run there, before anything of ours is installed.
+    "facts.probe": Room(("node",)),
     "checks": Room(("checks", *_CLUSTER, "facts")),
     # What several roles need of pyinfra, and the run that they belong to; it knows no role.
     "operations": Room(
@@ -243,7 +245,7 @@ def test_names_are_the_houses_words() -> None:
 
 
 def test_node_runs_on_the_oldest_python() -> None:
-    """node/ parses as Python 3.10: the Spark brings its own Python, and nothing of ours is installed into it."""
+    """What runs on a node parses as Python 3.10: a Spark brings its own, and nothing of ours is installed into it."""
     for path in MODULES:
-        if path.parts[0] == "node":
+        if path.parts[0] == "node" or path == Path("facts/probe.py"):
             ast.parse((repository.ROOT / path).read_text(encoding="utf-8"), feature_version=(3, 10))

@@ -76,8 +76,8 @@ def describe(status: dict[str, Any]) -> str:
         lines.append(f"rank {rank} on {seen.get('node')}: {what}{way}{rail}")
     count = status.get("counters", {})
     lines.append(
-        f"starts {count.get('starts', 0)}, of which answered {count.get('ready', 0)}; failures {count.get('failures', 0)}; "
-        f"canaries {count.get('canaries', 0)}"
+        f"starts {count.get('starts', 0)}, of which answered {count.get('ready', 0)}; "
+        f"failures {count.get('failures', 0)}; canaries {count.get('canaries', 0)}"
     )
     failure = status.get("last_failure")
     if failure:
@@ -109,8 +109,7 @@ def _follow(timeout: float) -> int:
     """Progress until an end state. A keeper that is being replaced is waited for."""
     until = time.monotonic() + timeout
     heard = time.monotonic()
-    said = ""
-    failure: Any = False
+    said = why = ""
     while time.monotonic() < until:
         try:
             status = _ask({"op": "status"})["status"]
@@ -121,13 +120,11 @@ def _follow(timeout: float) -> int:
             time.sleep(FOLLOW_POLL_SECONDS)
             continue
         ranks = ", ".join(f"rank {rank} {seen['state']}" for rank, seen in sorted(status["ranks"].items()))
-        line = f"{status['phase']}{': ' + status['reason'] if status['reason'] else ''} ({ranks})"
-        if line != said:
-            print(line, flush=True)
-            said = line
-        if failure is not False and status["last_failure"] and status["last_failure"] != failure:
-            print(f"failed: {status['last_failure']['reason']}", flush=True)
-        failure = status["last_failure"]
+        line = f"{status['phase']} ({ranks})"
+        if line != said or status["reason"] != why:
+            # A reason is said once: it stays the same through stopping, back-off and start.
+            print(f"{line}: {status['reason']}" if status["reason"] and status["reason"] != why else line, flush=True)
+            said, why = line, status["reason"]
         if status["phase"] == "running":
             return OK
         if status["phase"] == "stopped":

@@ -382,12 +382,12 @@ class Knobs(BaseModel):
 
     nccl_channels: Annotated[
         int | Empty | None,
-        Whole(0, 32),
+        Whole(1, 32),
         Env("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"),
         Cost.RESTART,
         Kit("NCCL_NCHANNELS"),
     ] = None
-    """Parallel NCCL channels, least and most alike; 0 leaves it to NCCL (reference kit v2.3-tier1)."""
+    """Parallel NCCL channels, least and most alike. Empty: NCCL decides (0 in the reference kit v2.3-tier1)."""
 
     nccl_debug: Annotated[
         str | Empty | None, OneOf(("WARN", "INFO", "TRACE", "VERSION")), Env("NCCL_DEBUG"), Cost.RESTART

@@ -241,6 +241,10 @@ OBJECTS: tuple[Object, ...] = (
         "Running, resting (and why) or stopped on purpose; kept over reboots.",
     ),
     Object(
+        f"{VAR}/generations", Sort.DIRECTORY, Where.HEAD, "root:root", "0755", "keeper", Life.PROGRAM,
+        "What was launched, so that it can be launched again.",
+    ),
+    Object(
         f"{VAR}/generations/<hash>", Sort.DIRECTORY, Where.HEAD, "root:root", "0755", "keeper", Life.GENERATION,
         "The wanted set of one generation as it was accepted: rank0.json, rank1.json, manifest.json.",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -111,13 +112,13 @@ def authorized_keys_text(cluster: Cluster, public_key: str) -> str:
     """The one line that lets the head's keeper reach a worker's agent, and do nothing else there."""
     sources = ",".join(str(address) for address in addresses(cluster.head))
     return _environment.get_template("keeper/authorized_keys.j2").render(
-        sources=sources, command=f"{PROGRAM} bridge", public_key=public_key.strip()
+        sources=sources, command=f"{PROGRAM} bridge", public_key=_public_key(public_key)
     )
 
 
 def known_hosts_text(cluster: Cluster, host_keys: Mapping[int, str]) -> str:
     """The host keys that the head accepts, by rank: `host_keys[rank]` is "ssh-ed25519 AAAA..."."""
-    rows = [(f"sparkpair-rank{node.rank}", host_keys[node.rank].strip()) for node in cluster.workers]
+    rows = [(f"sparkpair-rank{node.rank}", _public_key(host_keys[node.rank])) for node in cluster.workers]
     return _environment.get_template("keeper/known_hosts.j2").render(rows=rows)
 
 
@@ -135,6 +136,14 @@ def engine_hash(texts: Sequence[str], identities: Sequence[Sequence[str]]) -> st
 def addresses(node: Node) -> tuple[IPv4Address, ...]:
     """Where a node is reached by its peers: the rails first, the management address as the second way."""
     return (*(rail.ip for rail in node.rails), node.management_address)
+
+
+def _public_key(text: str) -> str:
+    """A node says what its key is, and the answer goes into a file that grants access: only a key's shape passes."""
+    key = text.strip()
+    if not re.fullmatch(r"ssh-ed25519 [A-Za-z0-9+/]+=*( [A-Za-z0-9@._ -]*)?", key):
+        raise ValueError(f"not an ed25519 public key: {key[:80]!r}")
+    return key
 
 
 def _env_value(value: str | GidIndex) -> object:

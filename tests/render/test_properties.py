@@ -1,0 +1,201 @@
+"""Over the whole space of settings: whatever loads renders, and what is rendered says again what was stated."""
+
+from __future__ import annotations
+
+import json
+import string
+from typing import Any
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from pyinfra.api.exceptions import DeployError
+
+from node import service, wire
+from spec import render
+from spec.cluster import Cluster
+from spec.kinds import Image, Kind, Name, NodePath, Number, OneOf, Pairs, Size, Switch, Whole, WholeOr, Words
+from spec.knobs import KNOBS, Cost, Knob
+from tests.unit import pair
+
+WORD = st.text(string.ascii_letters + string.digits + "._-", min_size=1, max_size=12).filter(
+    lambda text: text[0].isalnum()
+)
+LINE = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=40)
+
+
+def values(kind: Kind) -> st.SearchStrategy[Any]:
+    """Values that a kind takes, at its bounds too."""
+    match kind:
+        case Whole(low, high):
+            return st.integers(low, high) | st.sampled_from([low, high])
+        case Number(low, high, above):
+            numbers = st.floats(low if low is not None else above, high, exclude_min=low is None, allow_nan=False)
+            return numbers | st.just(high)
+        case WholeOr(low, high, word):
+            return st.integers(low, high) | st.just(word)
+        case Switch():
+            return st.booleans()
+        case OneOf(words):
+            return st.sampled_from(words)
+        case Name():
+            return WORD
+        case Words():
+            return LINE.filter(lambda text: bool(text.strip()))
+        case NodePath():
+            parts = st.lists(WORD, min_size=1, max_size=3).map("/".join)
+            return st.tuples(st.sampled_from(["/", "~/"]), parts).map("".join)
+        case Image():
+            return st.text("0123456789abcdef", min_size=64, max_size=64).map(
+                "registry.example:5000/a/b@sha256:{}".format
+            )
+        case Pairs():
+            names = st.text(string.ascii_uppercase, min_size=1, max_size=8).map("X_{}".format)
+            return st.dictionaries(names, LINE | st.just(""), max_size=3).map(
+                lambda table: [f"{name}={value}" for name, value in table.items()]
+            )
+        case Size():
+            return st.integers(1, 999).map("{}g".format)
+    raise AssertionError(f"no values for {kind}")
+
+
+def states(knob: Knob) -> st.SearchStrategy[Any]:
+    """A value, and the other states that the knob has."""
+    found = values(knob.kind)
+    if knob.may_be_empty:
+        found |= st.just("")
+    return found
+
+
+def _of_stack(stack: str) -> st.SearchStrategy[dict[str, Any]]:
+    fitting = {
+        name: states(knob)
+        for name, knob in KNOBS.items()
+        if name not in ("stack", "tensor_parallel_size") and (knob.only is None or knob.only.stack == stack)
+    }
+    must = {**(pair.UPSTREAM if stack == "vllm" else {}), "stack": stack}
+    some = st.lists(st.sampled_from(list(fitting)), max_size=12, unique=True).flatmap(
+        lambda names: st.fixed_dictionaries({name: fitting[name] for name in names})
+    )
+    return some.map(lambda chosen: {**must, **chosen})
+
+
+def stated() -> st.SearchStrategy[dict[str, Any]]:
+    """What an operator may state: a stack, what that stack must be told, and some other knobs."""
+    return _of_stack("vllm-exl3") | _of_stack("vllm")
+
+
+def loaded(everywhere: dict[str, Any], more: int = 0) -> Cluster:
+    """The pair with these settings; what a rule between knobs refuses is not looked at."""
+    try:
+        return pair.cluster(everywhere, more=more)
+    except DeployError:
+        assume(False)
+        raise
+
+
+def read_flags(words: list[str]) -> dict[str, str | None]:
+    """A reader of the engine's command line: every flag once, with its value if one follows."""
+    flags: dict[str, str | None] = {}
+    for index, word in enumerate(words):
+        if word.startswith("--"):
+            assert word not in flags, f"{word} is there twice"
+            following = words[index + 1] if index + 1 < len(words) else "--"
+            flags[word] = None if following.startswith("--") else following
+    return flags
+
+
+def same(value: object, text: str) -> bool:
+    """Whether a text on the command line says the value."""
+    return float(text) == value if isinstance(value, int | float) else text == value
+
+
+@given(stated(), st.integers(0, 2))
+def test_whatever_loads_renders_and_reads_back(everywhere: dict[str, Any], more: int) -> None:
+    """The programs on the node read every text; every stated flag is there with its value, and no other of a knob."""
+    cluster = loaded(everywhere, more)
+    service.parse(render.service_text(cluster))
+    spelled = {"--kv-cache-memory-bytes": "--kv-cache-memory"} if cluster.stack.name == "vllm-exl3" else {}
+    for node in cluster.nodes:
+        render.netplan_text(cluster, node)
+        spec = wire.parse_rank(render.rank_text(cluster, node))
+        words = [word for group in spec.command for word in group]
+        flags = read_flags(words)
+        environment = {name: value for name, value in spec.env if isinstance(value, str)}
+        for name, value in everywhere.items():
+            knob = KNOBS[name]
+            silent = value == "" or value is False or (name == "kv_cache_memory_bytes" and value == "auto")
+            if knob.flag is not None and silent:
+                assert spelled.get(knob.flag.name, knob.flag.name) not in flags
+            elif knob.flag:
+                written = flags[spelled.get(knob.flag.name, knob.flag.name)]
+                assert written is None if value is True else written is not None and same(value, written)
+            for variable in knob.env.names if knob.env else ():
+                if value == "":
+                    assert variable not in environment
+                else:
+                    assert environment[variable] == {True: "1", False: "0"}.get(value, str(value))
+        for item in everywhere.get("engine_env", ()):
+            key, _, rest = item.partition("=")
+            assert environment[key] == rest
+        known = {spelled.get(knob.flag.name, knob.flag.name) for knob in KNOBS.values() if knob.flag}
+        assert set(flags) - known <= {
+            "--host", "--speculative-config", "--enable-auto-tool-choice", "--default-chat-template-kwargs", "--headless",
+            "--distributed-executor-backend", "--nnodes", "--node-rank", "--master-addr", "--master-port",
+        }  # fmt: skip
+
+
+@settings(max_examples=50)
+@given(stated())
+def test_ranks_differ_only_where_they_must(everywhere: dict[str, Any]) -> None:
+    """Same image, same flags; the worker's command is the head's with its own rank, and no API."""
+    cluster = loaded(everywhere)
+    head, worker = (wire.parse_rank(render.rank_text(cluster, node)) for node in cluster.nodes)
+    assert (head.image, head.name, head.container) == (worker.image, worker.name, worker.container)
+    expected = [("--node-rank", "1") if group == ("--node-rank", "0") else group for group in head.command]
+    assert [*expected, ("--headless",)] == list(worker.command)
+    own = {
+        "VLLM_HOST_IP", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME",
+        "TP_SOCKET_IFNAME", "MN_IF_NAME",
+    }  # fmt: skip
+    assert [pair for pair in head.env if pair[0] not in own] == [pair for pair in worker.env if pair[0] not in own]
+
+
+@settings(max_examples=50)
+@given(stated(), st.data())
+def test_what_costs_no_restart_moves_no_launch(everywhere: dict[str, Any], data: st.DataObject) -> None:
+    """A knob that restarts nothing leaves every rank's text, and so the engine hash, as it was."""
+    cheap = [knob for knob in KNOBS.values() if knob.cost in (Cost.NOTHING, Cost.SERVICE, Cost.FABRIC)]
+    knob = data.draw(st.sampled_from(cheap))
+    before = loaded(everywhere)
+    after = loaded({**everywhere, knob.name: data.draw(states(knob))})
+    for old, new in zip(before.nodes, after.nodes, strict=True):
+        assert render.rank_text(before, old) == render.rank_text(after, new)
+
+
+@settings(max_examples=50)
+@given(stated(), st.data())
+def test_what_costs_a_restart_says_so(everywhere: dict[str, Any], data: st.DataObject) -> None:
+    """Conversely: a flag or variable that is turned to another value changes every rank's text."""
+    turnable = [knob for knob in KNOBS.values() if (knob.flag or knob.env) and f"{knob.name}" in everywhere]
+    assume(bool(turnable))
+    knob = data.draw(st.sampled_from(turnable))
+    value = data.draw(values(knob.kind))
+    before = loaded(everywhere)
+    after = loaded({**everywhere, knob.name: value})
+    # Left to the engine in two ways: an empty text, or the word for it, or a switch that is off.
+    silent = ("", "auto", False)
+    old, new = getattr(before.knobs, knob.name), getattr(after.knobs, knob.name)
+    assume(old != new and not (old in silent and new in silent and knob.flag is not None))
+    texts = [
+        (render.rank_text(before, a), render.rank_text(after, b))
+        for a, b in zip(before.nodes, after.nodes, strict=True)
+    ]
+    assert all(old_text != new_text for old_text, new_text in texts)
+
+
+@given(LINE)
+def test_free_text_survives(prompt: str) -> None:
+    """A prompt arrives at the keeper character by character."""
+    assume(bool(prompt.strip()))
+    cluster = pair.cluster({"canary_prompt": prompt})
+    assert json.loads(render.service_text(cluster).encode("utf-8"))["canary"]["prompt"] == prompt

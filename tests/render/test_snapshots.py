@@ -1,0 +1,193 @@
+"""Every text that goes to a node, whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from node import service, wire
+from spec import render
+from spec.cluster import Cluster
+from spec.load import load
+from spec.resolve import resolve
+from tests.render import snapshot
+from tests.unit import pair
+
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIexamplekeyofthekeeper0000000000000000000 sparkpair keeper"
+HOST_KEYS = {
+    1: "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIhostkeyofrank1",
+    2: "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIhostkeyofrank2",
+}
+
+CLUSTERS: dict[str, Cluster] = {
+    "vllm-exl3": pair.cluster(),
+    "vllm": pair.cluster(
+        {
+            **pair.UPSTREAM,
+            "enforce_eager": True,
+            "reasoning_parser": "glm45",
+            "tool_call_parser": "glm47",
+            "gpu_memory_utilization": 0.1,
+            "kv_cache_memory_bytes": 500_000_000,
+            "engine_env": ["VLLM_CPU_KVCACHE_SPACE=1"],
+            "lease_seconds": 20,
+        },
+        worker=pair.node(pair.WORKER, weights_path="/data/tiny-copy"),
+    ),
+    "three-nodes": pair.cluster(more=1),
+}
+NODES = [
+    pytest.param(name, rank, id=f"{name}-rank{rank}")
+    for name, cluster in CLUSTERS.items()
+    for rank in range(len(cluster.nodes))
+]
+
+
+@pytest.mark.parametrize(("name", "rank"), NODES)
+def test_rank(name: str, rank: int) -> None:
+    """The wanted launch of each rank, and that the rank agent reads it."""
+    text = render.rank_text(CLUSTERS[name], CLUSTERS[name].nodes[rank])
+    snapshot.check(f"{name}.rank{rank}.json", text)
+    assert wire.parse_rank(text).rank == rank
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_service(name: str) -> None:
+    """The keeper's settings, and that the keeper reads them."""
+    text = render.service_text(CLUSTERS[name])
+    snapshot.check(f"{name}.service.json", text)
+    assert [node.rank for node in service.parse(text).nodes] == list(range(len(CLUSTERS[name].nodes)))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_netplan(rank: int) -> None:
+    """The rails' file, and what netplan's reader sees in it."""
+    cluster = CLUSTERS["vllm-exl3"]
+    node = cluster.nodes[rank]
+    text = render.netplan_text(cluster, node)
+    snapshot.check(f"60-sparkpair.rank{rank}.yaml", text)
+    read: dict[str, Any] = yaml.safe_load(text)
+    assert list(read["network"]["ethernets"]) == [rail.netdev for rail in node.rails]
+
+
+def test_netdev_names_stay_text() -> None:
+    """A netdev whose name YAML would read as something else."""
+    rails = [{**rail, "netdev": name} for rail, name in zip(pair.HEAD["rails"], ("no", "e1"), strict=True)]
+    cluster = pair.cluster(head=pair.node(pair.HEAD, rails=rails))
+    read = yaml.safe_load(render.netplan_text(cluster, cluster.head))
+    assert list(read["network"]["ethernets"]) == ["no", "e1"]
+
+
+def test_rail_mtu_is_one_line_per_rail() -> None:
+    """A turned MTU changes these lines and nothing else."""
+    before, after = pair.cluster(), pair.cluster({"rail_mtu": 4200})
+    lines = zip(
+        render.netplan_text(before, before.head).splitlines(),
+        render.netplan_text(after, after.head).splitlines(),
+        strict=True,
+    )
+    assert [line for line in lines if line[0] != line[1]] == [("      mtu: 9000", "      mtu: 4200")] * 2
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_knob_is_one_line(rank: int) -> None:
+    """A turned knob shows as one changed line in the wanted launch of every rank."""
+    before, after = pair.cluster(), pair.cluster({"max_num_seqs": 8})
+    old = render.rank_text(before, before.nodes[rank]).splitlines()
+    new = render.rank_text(after, after.nodes[rank]).splitlines()
+    assert [pair for pair in zip(old, new, strict=True) if pair[0] != pair[1]] == [
+        ('  ["--max-num-seqs", "4"],', '  ["--max-num-seqs", "8"],')
+    ]
+
+
+@pytest.mark.parametrize("name", render.UNITS)
+def test_unit(name: str) -> None:
+    """The unit files."""
+    snapshot.check(name, render.unit_text(name))
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    """systemd reads both units without a complaint about them."""
+    for name in render.UNITS:
+        # Only ExecStart's program must be there; it is the same on a node.
+        (tmp_path / name).write_text(render.unit_text(name).replace("/usr/bin/python3", "/bin/sh"), encoding="utf-8")
+    run = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / name) for name in render.UNITS)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
+    )
+    complaints = [line for line in run.stderr.splitlines() if "sparkpair-" in line and "docker.service" not in line]
+    assert complaints == []
+
+
+def test_authorized_keys() -> None:
+    """The one line of the workers' key file."""
+    snapshot.check("authorized_keys", render.authorized_keys_text(CLUSTERS["vllm-exl3"], PUBLIC_KEY + "\n"))
+
+
+def test_known_hosts() -> None:
+    """The head's list of host keys, for each worker under the name of its rank."""
+    snapshot.check("known_hosts", render.known_hosts_text(CLUSTERS["three-nodes"], HOST_KEYS))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "garbage",
+        "ssh-rsa AAAA",
+        "ssh-ed25519 AAAA\nssh-ed25519 BBBB",
+        'ssh-ed25519 AA"AA',
+        "command=x ssh-ed25519 A",
+    ],
+)
+def test_a_key_that_is_none_is_not_written(key: str) -> None:
+    """What a node says is its key goes into a file that grants access: only a key's shape passes."""
+    with pytest.raises(ValueError, match="not an ed25519 public key"):
+        render.authorized_keys_text(CLUSTERS["vllm-exl3"], key)
+    with pytest.raises(ValueError, match="not an ed25519 public key"):
+        render.known_hosts_text(CLUSTERS["vllm-exl3"], {1: key})
+
+
+def test_local_head_changes_no_text() -> None:
+    """The head reached by ssh or as this machine: whatever is written to a node is the same."""
+    by_ssh = pair.cluster()
+    head = pair.node(pair.HEAD, ssh_hostname=None, ssh_user=None, management_address="192.168.1.10")
+    stated = [pair.host("@local", "head", head), pair.host("spark-b", "worker", pair.WORKER)]
+    facts = {"@local": pair.FACTS["spark-a"], "spark-b": pair.FACTS["spark-b"]}
+    local = resolve(load(stated, pair.CONNECTION), facts)
+    for ours, theirs in zip(by_ssh.nodes, local.nodes, strict=True):
+        assert render.rank_text(by_ssh, ours) == render.rank_text(local, theirs)
+        assert render.netplan_text(by_ssh, ours) == render.netplan_text(local, theirs)
+    assert render.service_text(by_ssh) == render.service_text(local)
+    assert render.authorized_keys_text(by_ssh, PUBLIC_KEY) == render.authorized_keys_text(local, PUBLIC_KEY)
+
+
+def test_engine_hash_is_the_nodes() -> None:
+    """The hash is the one that the keeper computes."""
+    cluster = CLUSTERS["vllm-exl3"]
+    texts = [render.rank_text(cluster, node) for node in cluster.nodes]
+    identities = [["a" * 64, "b" * 64]] * 2
+    assert render.engine_hash(texts, identities) == wire.engine_hash(list(zip(texts, identities, strict=True)))
+    with pytest.raises(ValueError, match="argument 2"):
+        render.engine_hash(texts, identities[:1])
+
+
+def test_texts_are_json_without_dates() -> None:
+    """No wanted text names a time, a hash of itself or a user's machine: the same settings give the same bytes."""
+    cluster = CLUSTERS["vllm"]
+    again = pair.cluster(
+        {name: getattr(cluster.settings.knobs, name) for name in cluster.settings.knobs.model_fields_set},
+        worker=pair.node(pair.WORKER, weights_path="/data/tiny-copy"),
+    )
+    assert render.service_text(again) == render.service_text(cluster)
+    assert json.loads(render.service_text(again))["lease_seconds"] == 20

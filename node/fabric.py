@@ -107,7 +107,8 @@ def restore(places: Places | None = None, call: Run = run) -> None:
 def _arm(call: Run) -> None:
     _disarm(call)
     call([
-        "systemd-run", "--collect", f"--unit={TIMER}", f"--on-active={GUARD_SECONDS}", "--timer-property=AccuracySec=1s",
+        "systemd-run", "--collect", f"--unit={TIMER}", f"--on-active={GUARD_SECONDS}",
+        "--timer-property=AccuracySec=1s",
         "--description=Sparkpair: take the rails' new settings back, unless they are confirmed",
         "/usr/bin/python3", "-sEB", "/usr/local/lib/sparkpair/main.py", "fabric", "restore",
     ])  # fmt: skip

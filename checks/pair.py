@@ -1,0 +1,75 @@
+"""The pair as a whole: what its engine hash must be, what the keeper has accepted, what therefore is to be done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from checks import content
+from facts.values import NodeFacts, Status, Unknown, known
+from spec.cluster import Cluster
+from spec.objects import KEEPER_UNIT
+
+
+class Todo(Enum):
+    """What the keeper is to be asked."""
+
+    NOTHING = "nothing"
+    START = "start"
+    RESTART = "restart"
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """What the keeper holds the pair to, from its own word or, when it is silent, from what it keeps."""
+
+    engine: str | None
+    desired: str
+    phase: str
+
+
+def accepted(head: NodeFacts) -> Accepted:
+    """The keeper's view. Raises UnknownFact."""
+    status = status_of(head)
+    if status is not None:
+        return Accepted(status.accepted, status.desired, status.phase)
+    kept = known(head.kept, "what the keeper keeps")
+    return Accepted(kept[0], kept[1], "silent") if kept else Accepted(None, "run", "empty")
+
+
+def status_of(head: NodeFacts) -> Status | None:
+    """What the keeper published, if it is there to stand by it. Raises UnknownFact."""
+    unit = known(head.units, "its units").get(KEEPER_UNIT)
+    return known(head.status, "the keeper's state") if unit is not None and unit.is_active else None
+
+
+def todo(now: Accepted, wanted: str | None) -> Todo:
+    """What to ask, given the engine hash that is wanted (None: not known before the weights have been hashed)."""
+    if now.desired == "stop":
+        return Todo.NOTHING
+    if now.engine is None:
+        return Todo.START
+    if wanted == now.engine:
+        return Todo.START if now.phase in ("resting", "empty") else Todo.NOTHING
+    return Todo.START if now.phase in ("resting", "empty") else Todo.RESTART
+
+
+def wanted_identities(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> list[list[str]] | None:
+    """Identities of the content as it will be: a node that is to get a copy will hold what its source holds."""
+    plans = {plan.paths[cluster.head.name]: plan for plan in content.plans(cluster, facts)}
+    rows = []
+    for node in cluster.nodes:
+        row = []
+        for path in cluster.launch(node).content:
+            plan = next(plan for plan in plans.values() if plan.paths[node.name] == path)
+            if plan.identity is None:
+                return None
+            row.append(plan.identity)
+        rows.append(row)
+    return rows
+
+
+def needed_unknown(facts: NodeFacts) -> bool:
+    """Whether a part that says what runs is unknown."""
+    return isinstance(facts.units, Unknown) or isinstance(facts.status, Unknown)

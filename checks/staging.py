@@ -1,0 +1,182 @@
+"""Docker, image, ports and space: what a node must have before anything is brought to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from checks import content
+from checks.verdict import Verdict, broken, holds, unknown
+from facts.values import Disk, Docker, Holder, NodeFacts, Unknown
+from spec.cluster import Cluster, Node
+
+INSTALL_DOCKER = "sudo apt-get install docker.io, or Docker's own packages; DGX OS brings them"
+INSTALL_TOOLKIT = "sudo apt-get install nvidia-container-toolkit; DGX OS brings it"
+IMAGE_BYTES = {"vllm-exl3": 30 * 2**30}
+"""Room that a pull needs. The reference kit v2.3-tier1 says 25 GiB; the layers on their way come on top."""
+OTHER_IMAGE_BYTES = 1 * 2**30
+STATE_BYTES = 64 * 2**20
+
+
+def docker(node: Node, seen: NodeFacts) -> Iterator[Verdict]:
+    """The daemon answers, and the NVIDIA runtime is there to be registered."""
+    if isinstance(seen.docker, Unknown):
+        yield unknown(node.name, "Docker", seen.docker)
+        return
+    now = seen.docker
+    if now.client is None:
+        yield broken(node.name, "Docker is not installed", INSTALL_DOCKER)
+    elif not now.answers:
+        yield broken(
+            node.name,
+            f"Docker does not answer: {now.trouble}",
+            "sudo systemctl enable --now docker; if that fails: journalctl -u docker",
+        )
+    if now.runtime is None or (now.toolkit is None and not now.has_nvidia):
+        lacks = "nvidia-container-runtime" if now.runtime is None else "nvidia-ctk"
+        yield broken(node.name, f"the NVIDIA container toolkit is not installed ({lacks} is missing)", INSTALL_TOOLKIT)
+    if now.answers and now.client and now.runtime:
+        yield holds(node.name, f"Docker {now.version} answers, the NVIDIA runtime is installed")
+
+
+def image_layers(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Iterator[Verdict]:
+    """The image is on every node, and it is the same."""
+    reference = cluster.image
+    layers: dict[tuple[str, ...], str] = {}
+    for node in cluster.nodes:
+        now = facts[node.name].docker
+        found = now if isinstance(now, Unknown) else now.images.get(reference, Unknown("not looked at"))
+        if isinstance(found, Unknown):
+            yield unknown(node.name, f"the image {short(reference)}", found)
+            return
+        if found is None:
+            yield broken(node.name, f"the image {short(reference)} is not there", "run deploy.py")
+            return
+        layers.setdefault(found.layers, node.name)
+    if len(layers) > 1:
+        yield broken(
+            "",
+            f"{' and '.join(layers.values())} hold different layers under {short(reference)}",
+            f"remove it on both, then run deploy.py: docker rmi {reference}",
+        )
+    else:
+        yield holds("", f"every node holds {short(reference)}, {len(next(iter(layers)))} layers, all the same")
+
+
+def short(reference: str) -> str:
+    """An image reference without most of its digest."""
+    name, _, digest = reference.partition("@sha256:")
+    return f"{name}@{digest[:12]}" if digest else name
+
+
+def names_and_ports(cluster: Cluster, node: Node, seen: NodeFacts) -> Iterator[Verdict]:
+    """Nobody else has our container's name, or a port that the engine needs."""
+    if isinstance(seen.docker, Unknown):
+        return  # said by docker() above
+    containers = seen.docker.containers
+    if isinstance(containers, Unknown):
+        if seen.docker.answers:
+            yield unknown(node.name, "its containers", containers)
+        return
+    for container in containers:
+        if cluster.container_name in container.names and not container.is_ours:
+            yield broken(
+                node.name,
+                f"a container named {cluster.container_name} is there ({container.state}) that Sparkpair did not make",
+                f"if an earlier kit made it and it may end: docker rm -f {cluster.container_name}",
+            )
+    if not node.is_head:
+        return
+    if isinstance(seen.ports, Unknown):
+        yield unknown(node.name, "who listens on its ports", seen.ports)
+        return
+    ours = {container.id for container in containers if container.is_ours}
+    for port in cluster.ports:
+        holder = seen.ports.get(port)
+        if holder is not None and holder.container not in ours:
+            knob = "api_port" if port == cluster.api_port else "master_port"
+            yield broken(
+                node.name,
+                f"port {port} ({knob}) is taken by {_holder(holder, seen.docker)}",
+                f"end that, or state another {knob}",
+            )
+
+
+def _holder(holder: Holder, now: Docker) -> str:
+    if holder.container and not isinstance(now.containers, Unknown):
+        for container in now.containers:
+            if container.id == holder.container:
+                return f"the container {', '.join(container.names)}"
+    if holder.pid is None:
+        return "somebody who could not be found"
+    return f"{holder.command} (process {holder.pid})"
+
+
+def space(cluster: Cluster, node: Node, seen: NodeFacts, plans: list[content.Plan]) -> Iterator[Verdict]:
+    """Room for what is not there yet, counted per file system."""
+    if isinstance(seen.disks, Unknown):
+        yield unknown(node.name, "its free disk space", seen.disks)
+        return
+    wants: dict[int, list[tuple[str, int, Disk]]] = {}
+
+    def want(what: str, count: int, disk: Disk) -> None:
+        wants.setdefault(disk.device, []).append((what, count, disk))
+
+    for name, disk in seen.disks.items():
+        if name.startswith("/var/lib/sparkpair"):
+            want("Sparkpair's state", STATE_BYTES, disk)
+    for plan in plans:
+        lacking = plan.bytes_missing.get(node.name, 0)
+        place = seen.disks.get(plan.paths[node.name])
+        if lacking and place is not None:
+            want(plan.name, lacking, place)
+    now = seen.docker
+    if not isinstance(now, Unknown) and now.answers and now.images.get(cluster.image) is None:
+        if isinstance(now.disk, Unknown):
+            yield unknown(node.name, "the space of Docker's images", now.disk)
+        else:
+            want("the image", IMAGE_BYTES.get(cluster.stack.name, OTHER_IMAGE_BYTES), now.disk)
+    for rows in wants.values():
+        free = rows[0][2].free
+        needed = sum(count for _, count, _ in rows)
+        if needed > free:
+            parts = ", ".join(f"{amount(count)} for {what}" for what, count, _ in rows)
+            yield broken(
+                node.name,
+                f"{amount(free)} free on the disk of {rows[-1][2].at}; needed: {parts}",
+                f"make room for {amount(needed - free)}: sudo du -xh --max-depth=2 {rows[-1][2].at} | sort -h | tail",
+            )
+
+
+def amount(count: int) -> str:
+    """Bytes for a person."""
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+def copying_tools(cluster: Cluster, facts: Mapping[str, NodeFacts], plans: list[content.Plan]) -> Iterator[Verdict]:
+    """rsync on both ends of a copy; ssh on the head."""
+    needed: dict[str, list[str]] = {cluster.head.name: ["ssh", "ssh-keygen"]}
+    for plan in plans:
+        if plan.source is None or content.Step.COPY not in plan.steps.values():
+            continue
+        for name in {plan.source, *(name for name, step in plan.steps.items() if step is content.Step.COPY)}:
+            needed.setdefault(name, []).append("rsync")
+    packages = {"ssh": "openssh-client", "ssh-keygen": "openssh-client", "rsync": "rsync"}
+    for name, tools in needed.items():
+        seen = facts[name].tools
+        if isinstance(seen, Unknown):
+            continue  # said with the rails
+        for tool in sorted(set(tools)):
+            if not seen.get(tool):
+                yield broken(name, f"{tool} is not installed", f"sudo apt-get install {packages[tool]}")
+
+
+def host_keys(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Iterator[Verdict]:
+    """The keeper pins each worker's host key, so it must be known."""
+    for node in cluster.workers:
+        key = facts[node.name].host_key
+        if isinstance(key, Unknown):
+            yield broken(
+                node.name,
+                f"its ssh host key could not be read: {key.reason}",
+                "the keeper reaches it by ssh with a pinned ed25519 key: sudo ssh-keygen -A, and restart ssh",
+            )

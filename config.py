@@ -1,0 +1,118 @@
+"""pyinfra's own settings, and guards where pyinfra 3.10 would end well although nothing was done.
+
+pyinfra runs this file before it reads the inventory. No setting of ours stands here.
+"""
+
+import os
+import signal
+import stat
+import sys
+
+import click
+from pyinfra import config, state
+from pyinfra.api.exceptions import ConnectError, InventoryError, PyinfraError
+from pyinfra.api.state import StateStage
+
+# The guards below lean on how this minor release calls State.init and State.fail_hosts.
+config.REQUIRE_PYINFRA_VERSION = "~=3.10.0"
+# With -y pyinfra goes on with the nodes that are left: half a pair.
+config.FAIL_PERCENT = 0
+
+_AGAIN = "Run the same command again: it goes on where this run stopped."
+
+
+def _option(name):
+    """An option of this command line; nothing when pyinfra is not run by its command."""
+    context = click.get_current_context(silent=True)
+    return context.params.get(name) if context else None
+
+
+def _guard_inventory():
+    """A mistyped file name: pyinfra takes it for a host, warns, and ends with 0."""
+    name = _option("inventory")
+    if name and (name.endswith(".py") or os.sep in name) and not os.path.isfile(name):
+        here = ", ".join(sorted(entry for entry in os.listdir() if entry.startswith("inventory"))) or "none"
+        raise InventoryError(f"there is no inventory {name} in {os.getcwd()} (there: {here}); no node was changed")
+
+
+def _guard_prompt():
+    """Nobody to confirm: pyinfra would end with a traceback after all the looking."""
+    if _option("operations") is None or any(_option(name) for name in ("yes", "dry", "json_output")):
+        return
+    if _option("debug_facts") or _option("debug_operations") or _option("operations")[0] in ("debug-inventory", "fact"):
+        return
+    try:
+        source = os.fstat(0)
+    except OSError:
+        source = None
+    nothing = source is None or (stat.S_ISCHR(source.st_mode) and not os.isatty(0))
+    if nothing:
+        raise PyinfraError("nobody can confirm the plan here; add -y to carry it out, or --dry to see it")
+
+
+def _guard_hosts():
+    """A limit that matches nothing, or an inventory without hosts: pyinfra would end with 0, having done nothing."""
+    init = state.init
+
+    def guarded_init(inventory, config, initial_limit=None):
+        init(inventory, config, initial_limit=initial_limit)
+        names = [host.name for host in inventory]
+        if not names:
+            raise InventoryError(f"{_option('inventory')} names no host; no node was changed")
+        if initial_limit is not None and not initial_limit:
+            options = " ".join(
+                f"--{option} {pattern}" for option in ("limit", "exclude") for pattern in _option(option) or ()
+            )
+            raise InventoryError(f"{options} leaves no host of {', '.join(names)}; no node was changed")
+        # What it would ask, "continue with the others?", has one right answer here.
+        state.should_raise_failed_hosts = None
+
+    state.init = guarded_init
+
+
+def _guard_failures():
+    """A node that fails ends the run with one sentence that says which, and what now."""
+
+    def fail_hosts(hosts_to_fail, activated_count=None):
+        if not hosts_to_fail:
+            return
+        state.failed_hosts.update(hosts_to_fail)
+        state.active_hosts -= hosts_to_fail
+        names = ", ".join(sorted(host.name for host in hosts_to_fail))
+        if state.current_stage <= StateStage.Connect:
+            raise ConnectError(
+                f"{names} cannot be reached (its line above says why); no node was changed. "
+                "Is it on? Do address, user and key in the inventory let you in by ssh?"
+            )
+        if state.current_stage == StateStage.Prepare:
+            raise PyinfraError(f"{names} gave no answer while it was looked at; no node was changed")
+        raise PyinfraError(f"stopped: the step above failed on {names}. {_AGAIN}")
+
+    state.fail_hosts = fail_hosts
+
+
+def _guard_signals():
+    """Ctrl-C ends pyinfra with 0. What runs on the nodes by itself goes on: units, and the keeper."""
+    words = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
+
+    def stop(number, frame):
+        del frame
+        began = state.current_stage >= StateStage.Execute
+        after = (
+            f"What the nodes are doing by themselves, they finish. {_AGAIN}" if began else "No node was changed."
+        )
+        # At once: unwinding would wait for the nodes.
+        os.write(2, f"\n--> {words[number]}. {after}\n".encode())
+        sys.stdout.flush()
+        os._exit(128 + number)
+
+    for number in words:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, stop)
+
+
+_guard_inventory()
+_guard_prompt()
+_guard_hosts()
+_guard_failures()
+_guard_signals()

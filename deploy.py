@@ -1,0 +1,31 @@
+"""Make the nodes be what group_data/all.py says. A second run does nothing.
+
+    pyinfra inventory.py deploy.py            shows what would change, and asks
+    pyinfra -y inventory.py deploy.py         does it
+    pyinfra --dry --diff inventory.py deploy.py
+"""
+
+from pyinfra import inventory
+
+from operations.run import begin
+from roles.docker import docker
+from roles.engine import engine
+from roles.fabric import fabric
+from roles.image import image
+from roles.keeper import keeper
+from roles.node_os import node_os
+from roles.preflight import preflight
+from roles.weights import weights
+from spec.load import settings_from_pyinfra
+from spec.resolve import resolve
+
+run = begin(settings_from_pyinfra(inventory), resolve)
+
+preflight(run)
+node_os(run=run, _sudo=True)
+fabric(run=run, _sudo=True)
+docker(run=run, _sudo=True)
+image(run=run, _sudo=True)
+weights(run=run, _sudo=True)
+engine(run=run, _sudo=True)
+keeper(run=run, _sudo=True)

@@ -1,0 +1,1 @@
+"""What is true on the nodes: one bulk probe per node and phase, parsed into frozen values."""

@@ -1,0 +1,513 @@
+"""The bulk probe: one program, sent to a node as text and run there as root, that answers a query in one JSON document.
+
+Standard library only, and few modules of it: the start of Python is most of what a probe costs. It changes nothing. A
+part that fails is {"error": why} and leaves the others standing: the deploy decides whether it can do without.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import hashlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from node import content
+
+DOCKER_SOCKET = "/var/run/docker.sock"
+ANSWER_SECONDS = 20
+OURS = "60-sparkpair.yaml"
+NETWORK_FILES = (
+    ("/etc/netplan", ".yaml"),
+    ("/run/netplan", ".yaml"),
+    ("/lib/netplan", ".yaml"),
+    ("/etc/systemd/network", ".network"),
+    ("/etc/NetworkManager/system-connections", ".nmconnection"),
+)
+UNIT_PROPERTIES = (
+    "Id,LoadState,ActiveState,SubState,UnitFileState,NeedDaemonReload,MainPID,Result,FragmentPath,InvocationID"
+)
+# Where it runs is the node's business; tests give a directory of their own.
+ROOT = ""
+
+
+def main() -> None:
+    """Answer the query in argv[1] for the user in argv[2]."""
+    query, user = json.loads(sys.argv[1]), sys.argv[2]
+    sys.stdout.write(json.dumps(collect(query, user), separators=(",", ":")) + "\n")
+
+
+def collect(query: dict[str, Any], user: str) -> dict[str, Any]:
+    """Every part of the answer."""
+    home = _home(user)
+    programs = {
+        "links": _start(["ip", "-j", "address", "show"]),
+        "units": _start(["systemctl", "show", "--property=" + UNIT_PROPERTIES, "--", *query.get("units", [])])
+        if query.get("units")
+        else None,
+        "machine": _start(["uname", "-m"]),
+        "gpu": _start(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
+        if query.get("gpu")
+        else None,
+    }
+    python = list(sys.version_info[:3])
+    answer: dict[str, Any] = {"format": 1, "sudo": True, "user": user, "home": home, "python": python}
+    parts: dict[str, Callable[[], Any]] = {
+        "hostname": socket.gethostname,
+        "machine_id": _machine_id,
+        "boot_id": lambda: _text("/proc/sys/kernel/random/boot_id").strip(),
+        "files": lambda: {path: _file(path) for path in query.get("files", [])},
+        "texts": lambda: {path: _optional_text(path) for path in query.get("texts", [])},
+        "trees": lambda: {path: _tree(path) for path in query.get("trees", [])},
+        "targets": lambda: {path: _target(path) for path in query.get("targets", [])},
+        "documents": lambda: {path: _document(path) for path in query.get("documents", [])},
+        "accounts": lambda: {name: _account(name) for name in query.get("accounts", [])},
+        "tools": lambda: {name: _which(name) for name in query.get("tools", [])},
+        "rails": lambda: {name: _rail(name) for name in query.get("netdevs", [])},
+        "network_files": lambda: _mentions(query.get("netdevs", [])),
+        "hcas": _hcas,
+        "docker": lambda: _docker(query.get("images", [])),
+        "content": lambda: {
+            name: _content(path, home, query.get("state", "")) for name, path in query.get("content", {}).items()
+        },
+        "disks": lambda: {path: _disk(path) for path in (_expand(path, home) for path in query.get("disks", []))},
+        "memory": _memory,
+        "ports": lambda: _ports(query.get("ports", [])),
+        "host_key": lambda: " ".join(_text("/etc/ssh/ssh_host_ed25519_key.pub").split()[:2]),
+        "machine": lambda: _finish(programs["machine"]).strip(),
+        "links": lambda: _links(_finish(programs["links"])),
+        "units": lambda: _units(_finish(programs["units"])) if programs["units"] else {},
+        "gpu": lambda: _gpu(_finish(programs["gpu"])) if programs["gpu"] else None,
+    }
+    for name, part in parts.items():
+        answer[name] = _guarded(part)
+    return answer
+
+
+def _guarded(part: Callable[[], Any]) -> Any:
+    try:
+        return part()
+    except Exception as error:  # any failure of one part must leave the others, and be told as what it is
+        return {"error": f"{type(error).__name__}: {error}" if not isinstance(error, Failed) else str(error)}
+
+
+class Failed(Exception):
+    """A program did not answer, or said no."""
+
+
+def _start(argv: list[str]) -> Any:
+    try:
+        return subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+    except OSError as error:
+        return Failed(f"{argv[0]}: {error.strerror}")
+
+
+def _finish(process: Any) -> str:
+    if isinstance(process, Failed):
+        raise process
+    try:
+        output, errors = process.communicate(timeout=ANSWER_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise Failed(f"{process.args[0]} did not answer within {ANSWER_SECONDS} s") from None
+    if process.returncode != 0:
+        said = (errors or output).strip().splitlines()
+        raise Failed(f"{process.args[0]} exited {process.returncode}: {said[-1] if said else 'no output'}")
+    return str(output)
+
+
+# The node itself
+
+
+def _home(user: str) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwnam(user).pw_dir
+    except KeyError:
+        return ""
+
+
+def _expand(path: str, home: str) -> str:
+    return home.rstrip("/") + "/" + path[2:] if path.startswith("~/") else path
+
+
+def _machine_id() -> str:
+    """A digest: machine-id itself is not to leave the machine."""
+    return hashlib.sha256(b"sparkpair" + _text("/etc/machine-id").strip().encode()).hexdigest()[:16]
+
+
+def _account(name: str) -> Any:
+    import pwd
+
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        return None
+    password = "?"
+    for line in _text("/etc/shadow").splitlines():
+        fields = line.split(":")
+        if fields[0] == name:
+            password = fields[1] if fields[1] in ("*", "!", "!*", "") else ("!" if fields[1].startswith("!") else "set")
+    return {"home": entry.pw_dir, "shell": entry.pw_shell, "password": password}
+
+
+def _which(name: str) -> Any:
+    for directory in ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"):
+        path = os.path.join(directory, name)
+        if os.access(ROOT + path, os.X_OK):
+            return path
+    return None
+
+
+def _memory() -> dict[str, int]:
+    found = {}
+    for line in _text("/proc/meminfo").splitlines():
+        name, _, rest = line.partition(":")
+        if name in ("MemTotal", "MemAvailable"):
+            found[name] = int(rest.split()[0]) * 1024
+    return found
+
+
+def _disk(path: str) -> dict[str, Any]:
+    """Free space where the path is, or will be."""
+    while not os.path.exists(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    seen = os.statvfs(path)
+    return {"at": path, "device": os.stat(path).st_dev, "free": seen.f_bavail * seen.f_frsize}
+
+
+def _gpu(output: str) -> list[list[str]]:
+    return [[field.strip() for field in line.split(",")] for line in output.splitlines() if line.strip()]
+
+
+# Files
+
+
+def _text(path: str) -> str:
+    with open(ROOT + path, encoding="utf-8", errors="replace") as stream:
+        return stream.read()
+
+
+def _optional_text(path: str) -> Any:
+    try:
+        return _text(path)
+    except FileNotFoundError:
+        return None
+
+
+def _document(path: str) -> Any:
+    """A JSON file's content; None if there is none. One that is damaged fails the part of its name only."""
+    text = _optional_text(path)
+    if text is None:
+        return None
+    try:
+        return {"json": json.loads(text)}
+    except ValueError as error:
+        return {"error": f"{path} is damaged: {error}"}
+
+
+def _target(path: str) -> Any:
+    try:
+        return os.readlink(ROOT + path)
+    except OSError:
+        return None
+
+
+def _file(path: str) -> Any:
+    """What is at a path, without following a link; None for nothing."""
+    import grp
+    import pwd
+    import stat
+
+    try:
+        status = os.lstat(ROOT + path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    kind = "other"
+    sha256 = None
+    if stat.S_ISREG(status.st_mode):
+        kind = "file"
+        with open(ROOT + path, "rb") as stream:
+            sha256 = hashlib.sha256(stream.read()).hexdigest()
+    elif stat.S_ISDIR(status.st_mode):
+        kind = "directory"
+    elif stat.S_ISLNK(status.st_mode):
+        kind = "link"
+    return {
+        "kind": kind,
+        "sha256": sha256,
+        "mode": f"{stat.S_IMODE(status.st_mode):03o}",
+        "owner": _name(pwd.getpwuid, status.st_uid),
+        "group": _name(grp.getgrgid, status.st_gid),
+    }
+
+
+def _name(lookup: Any, number: int) -> str:
+    try:
+        return str(lookup(number)[0])
+    except KeyError:
+        return str(number)
+
+
+def _tree(path: str) -> dict[str, str]:
+    """sha256 of every file below a directory, by its path there."""
+    found = {}
+    for current, directories, files in os.walk(ROOT + path):
+        directories[:] = [name for name in directories if name != "__pycache__"]
+        for name in files:
+            full = os.path.join(current, name)
+            with open(full, "rb") as stream:
+                found[os.path.relpath(full, ROOT + path)] = hashlib.sha256(stream.read()).hexdigest()
+    return found
+
+
+def _content(path: str, home: str, state: str) -> dict[str, Any]:
+    full = _expand(path, home)
+    return {"path": full, **content.describe(full, state)}
+
+
+# Network
+
+
+def _links(output: str) -> dict[str, Any]:
+    found = {}
+    for link in json.loads(output):
+        found[link["ifname"]] = {
+            "mtu": link.get("mtu"),
+            "flags": link.get("flags", []),
+            "addresses": [
+                f"{info['local']}/{info['prefixlen']}"
+                for info in link.get("addr_info", [])
+                if info.get("family") == "inet"
+            ],
+        }
+    return found
+
+
+def _rail(netdev: str) -> dict[str, Any]:
+    """What sysfs says of one netdev."""
+    base = ROOT + "/sys/class/net/" + netdev
+    if not os.path.isdir(base):
+        return {"present": False, "carrier": None}
+    try:
+        with open(base + "/carrier") as stream:
+            carrier: Any = stream.read().strip() == "1"
+    except OSError:  # administratively down: the kernel does not say
+        carrier = None
+    return {"present": True, "carrier": carrier}
+
+
+def _mentions(netdevs: list[str]) -> list[list[Any]]:
+    """Lines of other people's network settings that are about these netdevs: file, line number, netdev; no contents."""
+    found: list[list[Any]] = []
+    for directory, ending in NETWORK_FILES:
+        try:
+            names = sorted(os.listdir(ROOT + directory))
+        except OSError:
+            continue
+        for name in names:
+            path = directory + "/" + name
+            if not name.endswith(ending) or name == OURS:
+                continue
+            for number, line in enumerate(_text(path).splitlines(), 1):
+                found += [[path, number, netdev] for netdev in netdevs if _is_about(line, netdev)]
+    return found
+
+
+def _is_about(line: str, netdev: str) -> bool:
+    key = re.match(r"""^\s*(['"]?)([\w.-]+)\1\s*:""", line)
+    if key and key.group(2) == netdev:
+        return True
+    named = re.match(r"""^\s*(?:name\s*:|Name\s*=|interface-name\s*=)\s*(.+?)\s*(?:\#.*)?$""", line)
+    if not named:
+        return False
+    patterns = named.group(1).strip().strip("'\"").split()
+    return any(fnmatch.fnmatchcase(netdev, pattern.rstrip(";").strip("'\"")) for pattern in patterns)
+
+
+def _hcas() -> dict[str, Any]:
+    """RDMA devices: their netdevs, the state of port 1, and its GID table."""
+    base = ROOT + "/sys/class/infiniband"
+    found: dict[str, Any] = {}
+    try:
+        names = sorted(os.listdir(base))
+    except FileNotFoundError:
+        return found
+    for name in names:
+        port = f"{base}/{name}/ports/1"
+        found[name] = {
+            "netdevs": _hca_netdevs(base + "/" + name, port),
+            "state": _line(port + "/state"),
+            "gids": _gids(port),
+        }
+    return found
+
+
+def _hca_netdevs(device: str, port: str) -> list[str]:
+    try:
+        return sorted(os.listdir(device + "/device/net"))
+    except OSError:
+        pass
+    try:
+        indexes = os.listdir(port + "/gid_attrs/ndevs")
+    except OSError:
+        return []
+    return sorted({name for name in (_line(port + "/gid_attrs/ndevs/" + index) for index in indexes) if name})
+
+
+def _gids(port: str) -> list[list[Any]]:
+    try:
+        indexes = sorted(os.listdir(port + "/gids"), key=int)
+    except (OSError, ValueError):
+        return []
+    rows = []
+    for index in indexes:
+        gid = _line(port + "/gids/" + index)
+        if gid and set(gid) - {"0", ":"}:
+            rows.append([int(index), gid, _line(port + "/gid_attrs/types/" + index) or ""])
+    return rows
+
+
+def _line(path: str) -> Any:
+    """The first line of a small file; None where the kernel gives none."""
+    try:
+        with open(path) as stream:
+            return stream.readline().strip()
+    except OSError:
+        return None
+
+
+# Ports
+
+
+def _ports(wanted: list[int]) -> dict[str, Any]:
+    """Who listens on these TCP ports: {port: {pid, command, container} or null}."""
+    inodes: dict[str, int] = {}
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in (_optional_text(table) or "").splitlines()[1:]:
+            fields = line.split()
+            port = int(fields[1].rpartition(":")[2], 16)
+            if fields[3] == "0A" and port in wanted:
+                inodes[fields[9]] = port
+    found: dict[str, Any] = {str(port): None for port in wanted}
+    for port in inodes.values():
+        found[str(port)] = {"pid": None, "command": "", "container": None}
+    waiting = dict(inodes)
+    for pid in sorted((name for name in os.listdir(ROOT + "/proc") if name.isdigit()), key=int, reverse=True):
+        if not waiting:
+            break
+        try:
+            sockets = [os.readlink(entry.path) for entry in os.scandir(f"{ROOT}/proc/{pid}/fd")]
+        except OSError:
+            continue
+        for target in sockets:
+            inode = target[8:-1] if target.startswith("socket:[") else ""
+            if inode in waiting:
+                found[str(waiting.pop(inode))] = _process(pid)
+    return found
+
+
+def _process(pid: str) -> dict[str, Any]:
+    try:
+        command = _text(f"/proc/{pid}/comm").strip()
+        container = re.search(r"docker[-/]([0-9a-f]{64})", _text(f"/proc/{pid}/cgroup"))
+    except OSError:
+        return {"pid": int(pid), "command": "", "container": None}
+    return {"pid": int(pid), "command": command, "container": container.group(1) if container else None}
+
+
+# Docker
+
+
+def _docker(images: list[str]) -> dict[str, Any]:
+    """What is installed, whether it answers, and what it holds."""
+    seen: dict[str, Any] = {
+        "client": _which("docker"),
+        "runtime": _which("nvidia-container-runtime"),
+        "toolkit": _which("nvidia-ctk"),
+        "registered": _registered(),
+        "answers": False,
+        "trouble": "",
+    }
+    try:
+        status, info = _ask_docker("/info")
+        if status != 200:
+            raise Failed(f"it answered {status}: {str(info)[:200]}")
+        seen["answers"] = True
+    except (OSError, ValueError, Failed) as error:
+        seen["trouble"] = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return seen
+    seen["version"] = info.get("ServerVersion", "")
+    seen["root"] = info.get("DockerRootDir", "")
+    seen["runtimes"] = sorted(info.get("Runtimes") or {})
+    seen["disk"] = _guarded(lambda: _disk(seen["root"]))
+    seen["images"] = {reference: _guarded(functools.partial(_image, reference)) for reference in images}
+    seen["containers"] = _guarded(_containers)
+    return seen
+
+
+def _registered() -> bool:
+    """Whether the daemon's settings know the NVIDIA runtime, as they will after its next restart."""
+    text = _optional_text("/etc/docker/daemon.json")
+    return bool(text and text.strip() and "nvidia" in (json.loads(text).get("runtimes") or {}))
+
+
+def _image(reference: str) -> Any:
+    status, data = _ask_docker(f"/images/{reference}/json")
+    if status == 404:
+        return None
+    if status != 200:
+        raise Failed(f"Docker answered {status}: {str(data)[:200]}")
+    return {"id": data["Id"], "layers": (data.get("RootFS") or {}).get("Layers") or []}
+
+
+def _containers() -> list[dict[str, Any]]:
+    status, data = _ask_docker("/containers/json?all=1")
+    if status != 200:
+        raise Failed(f"Docker answered {status}: {str(data)[:200]}")
+    return [
+        {
+            "id": item["Id"],
+            "names": [name.lstrip("/") for name in item.get("Names") or []],
+            "state": item.get("State", ""),
+            "labels": {key: value for key, value in (item.get("Labels") or {}).items() if key.startswith("sparkpair.")},
+        }
+        for item in data
+    ]
+
+
+def _ask_docker(path: str) -> Any:
+    """HTTP/1.0 by hand: an HTTP library takes as long to import as the whole probe to run."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(ANSWER_SECONDS)
+        connection.connect(ROOT + DOCKER_SOCKET)
+        connection.sendall((f"GET {path} HTTP/1.0\r\nHost: docker\r\n\r\n").encode())
+        answer = b""
+        while True:
+            part = connection.recv(65536)
+            if not part:
+                break
+            answer += part
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)
+
+
+# systemd
+
+
+def _units(output: str) -> dict[str, dict[str, str]]:
+    found = {}
+    for block in output.strip().split("\n\n"):
+        properties = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        if "Id" in properties:
+            found[properties["Id"]] = properties
+    return found

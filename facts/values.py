@@ -1,0 +1,551 @@
+"""A node as it was seen: frozen values, each part known or Unknown. Unknown is not no."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Interface
+from typing import TypeVar
+
+from pyinfra.api.exceptions import OperationError
+
+from node import gids
+
+T = TypeVar("T")
+ACTIVE = ("active", "activating", "reloading")
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A part that could not be read, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class File:
+    """What is at a path. `mode` is octal in three digits or more."""
+
+    kind: str
+    sha256: str | None
+    mode: str
+    owner: str
+    group: str
+
+
+@dataclass(frozen=True)
+class Link:
+    """A network link with its IPv4 addresses."""
+
+    name: str
+    mtu: int
+    addresses: tuple[IPv4Interface, ...]
+
+
+@dataclass(frozen=True)
+class Netdev:
+    """A rail's netdev. `carrier` is None while it is administratively down."""
+
+    present: bool
+    carrier: bool | None
+
+
+@dataclass(frozen=True)
+class Mention:
+    """A line of somebody else's network settings about a netdev."""
+
+    file: str
+    line: int
+    netdev: str
+
+
+@dataclass(frozen=True)
+class Hca:
+    """An RDMA device: its netdevs, the state of its port, its GID rows (index, GID, type)."""
+
+    netdevs: tuple[str, ...]
+    state: str
+    gids: tuple[tuple[int, str, str], ...]
+
+    def roce_v2_index(self, address: str) -> int | None:
+        """The row of the RoCE v2 GID that maps this IPv4 address, as the rank agent will look it up."""
+        wanted = gids.mapped(address)
+        return next((index for index, gid, kind in self.gids if gid == wanted and "v2" in kind), None)
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image that is here."""
+
+    id: str
+    layers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container, running or not; of its labels only ours."""
+
+    id: str
+    names: tuple[str, ...]
+    state: str
+    labels: Mapping[str, str]
+
+    @property
+    def is_ours(self) -> bool:
+        return bool(self.labels)
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Free bytes of the file system where a path is or will be; equal devices are one file system."""
+
+    at: str
+    device: int
+    free: int
+
+
+@dataclass(frozen=True)
+class Docker:
+    """What is installed, whether the daemon answers, and what it holds."""
+
+    client: str | None
+    runtime: str | None
+    toolkit: str | None
+    registered: bool
+    answers: bool
+    trouble: str
+    version: str
+    runtimes: tuple[str, ...]
+    disk: Disk | Unknown
+    images: Mapping[str, Image | Unknown | None]
+    containers: tuple[Container, ...] | Unknown
+
+    @property
+    def has_nvidia(self) -> bool:
+        """Whether the running daemon can start a container with a GPU."""
+        return "nvidia" in self.runtimes
+
+
+@dataclass(frozen=True)
+class Content:
+    """A content directory. `files` are (path, size, sha256), the last known only where the manifest holds."""
+
+    path: str
+    present: bool
+    files: tuple[tuple[str, int, str | None], ...]
+    outside: tuple[str, ...]
+    missing: tuple[str, ...]
+    identity: str | None
+    copying: str | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a node could serve from it, or others copy it."""
+        return self.present and not self.missing and not self.outside and self.copying is None
+
+    @property
+    def size(self) -> int:
+        return sum(size for _, size, _ in self.files)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who listens on a port."""
+
+    pid: int | None
+    command: str
+    container: str | None
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A systemd unit."""
+
+    load: str
+    active: str
+    sub: str
+    file_state: str
+    needs_reload: bool
+    result: str
+
+    @property
+    def is_active(self) -> bool:
+        return self.active in ACTIVE
+
+
+@dataclass(frozen=True)
+class Account:
+    """A user; `password` is "*", "!", "set" or what stands in its place."""
+
+    home: str
+    shell: str
+    password: str
+
+
+@dataclass(frozen=True)
+class RankStatus:
+    """What the keeper last heard of a rank's agent."""
+
+    code: str | None
+    state: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """What the keeper published."""
+
+    phase: str
+    reason: str
+    desired: str
+    accepted: str | None
+    last_good: str | None
+    code: str
+    service: str
+    ranks: Mapping[int, RankStatus]
+    last_failure: str
+    last_lines: Mapping[int, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """Everything that one probe saw. A part that was not asked for is empty, one that failed is Unknown."""
+
+    sudo: bool
+    user: str
+    home: str
+    python: tuple[int, ...]
+    trouble: str = ""
+    hostname: str | Unknown = ""
+    machine: str | Unknown = ""
+    machine_id: str | Unknown = ""
+    boot_id: str | Unknown = ""
+    files: Mapping[str, File | None] | Unknown = Unknown("not probed")
+    texts: Mapping[str, str | None] | Unknown = Unknown("not probed")
+    trees: Mapping[str, Mapping[str, str]] | Unknown = Unknown("not probed")
+    targets: Mapping[str, str | None] | Unknown = Unknown("not probed")
+    accounts: Mapping[str, Account | None] | Unknown = Unknown("not probed")
+    tools: Mapping[str, str | None] | Unknown = Unknown("not probed")
+    links: Mapping[str, Link] | Unknown = Unknown("not probed")
+    netdevs: Mapping[str, Netdev] | Unknown = Unknown("not probed")
+    mentions: tuple[Mention, ...] | Unknown = Unknown("not probed")
+    hcas: Mapping[str, Hca] | Unknown = Unknown("not probed")
+    docker: Docker | Unknown = Unknown("not probed")
+    content: Mapping[str, Content | Unknown] | Unknown = Unknown("not probed")
+    disks: Mapping[str, Disk] | Unknown = Unknown("not probed")
+    memory_available: int | Unknown = Unknown("not probed")
+    ports: Mapping[int, Holder | None] | Unknown = Unknown("not probed")
+    host_key: str | Unknown = Unknown("not probed")
+    units: Mapping[str, Unit] | Unknown = Unknown("not probed")
+    gpus: tuple[tuple[str, ...], ...] | Unknown = Unknown("not probed")
+    status: Status | Unknown | None = Unknown("not probed")
+    """What the keeper published; None on a node where none has run since boot."""
+    kept: tuple[str | None, str] | Unknown | None = Unknown("not probed")
+    """(accepted generation, desired) as the keeper keeps it over reboots; None where it never kept anything."""
+
+
+class UnknownFact(OperationError):
+    """A value was needed that could not be read; ends the run with one line."""
+
+    def __init__(self, what: str, unknown: Unknown) -> None:
+        super().__init__(f"{what} is unknown: {unknown.reason}")
+
+
+def known(value: T | Unknown, what: str) -> T:
+    """The value, or UnknownFact: a step that needs it must not go on."""
+    if isinstance(value, Unknown):
+        raise UnknownFact(what, value)
+    return value
+
+
+# From the probe's JSON
+
+
+def parse(document: object) -> NodeFacts:
+    """The facts in one probe's answer. Never raises: what is not as it must be is Unknown."""
+    if not isinstance(document, dict):
+        return unreadable(f"the probe answered {str(document)[:80]!r}")
+    if document.get("sudo") is False:
+        return NodeFacts(sudo=False, user=_or(document, "user", ""), home="", python=())
+    if isinstance(document.get("broken"), str):
+        return unreadable(str(document["broken"]))
+    try:
+        user, home = _string(document["user"]), _string(document["home"])
+        python = tuple(_whole(part) for part in _list(document["python"]))
+    except (KeyError, Shape) as error:
+        return unreadable(f"the probe's answer has no {error}")
+
+    def part(name: str, read: Callable[[object], T]) -> T | Unknown:
+        return _part(document, name, read)
+
+    documents = part("documents", _mapping)
+    return NodeFacts(
+        sudo=True,
+        user=user,
+        home=home,
+        python=python,
+        hostname=part("hostname", _string),
+        machine=part("machine", _string),
+        machine_id=part("machine_id", _string),
+        boot_id=part("boot_id", _string),
+        files=part("files", lambda value: _each(value, lambda item: _maybe(item, _file))),
+        texts=part("texts", lambda value: _each(value, lambda item: _maybe(item, _string))),
+        trees=part("trees", lambda value: _each(value, lambda item: _each(item, _string))),
+        targets=part("targets", lambda value: _each(value, lambda item: _maybe(item, _string))),
+        accounts=part("accounts", lambda value: _each(value, lambda item: _maybe(item, _account))),
+        tools=part("tools", lambda value: _each(value, lambda item: _maybe(item, _string))),
+        links=part("links", lambda value: {name: _link(name, item) for name, item in _mapping(value).items()}),
+        netdevs=part("rails", lambda value: _each(value, _netdev)),
+        mentions=part("network_files", lambda value: tuple(_mention(item) for item in _list(value))),
+        hcas=part("hcas", lambda value: _each(value, _hca)),
+        docker=part("docker", _docker),
+        content=part(
+            "content",
+            lambda value: {name: _part(_mapping(value), name, _content) for name in _mapping(value)},
+        ),
+        disks=part("disks", lambda value: _each(value, _disk)),
+        memory_available=part("memory", lambda value: _whole(_mapping(value)["MemAvailable"])),
+        ports=part("ports", lambda value: {int(port): _maybe(item, _holder) for port, item in _mapping(value).items()}),
+        host_key=part("host_key", _host_key),
+        units=part("units", lambda value: _each(value, _unit)),
+        gpus=part("gpu", lambda value: tuple(tuple(_strings(row)) for row in _list(value or []))),
+        status=_kept(documents, STATUS, _status),
+        kept=_kept(documents, KEEPER_STATE, _keeper_state),
+    )
+
+
+STATUS = "/run/sparkpair/status.json"
+KEEPER_STATE = "/var/lib/sparkpair/keeper/state.json"
+
+
+def unreadable(reason: str) -> NodeFacts:
+    """Facts of a node whose probe gave nothing that can be used."""
+    return NodeFacts(sudo=True, user="", home="", python=(), trouble=reason)
+
+
+class Shape(ValueError):
+    """A value is not of the form that it must have."""
+
+
+def _part(document: Mapping[str, object], name: str, read: Callable[[object], T]) -> T | Unknown:
+    if name not in document:
+        return Unknown(f"the probe's answer has no {name}")
+    value = document[name]
+    if isinstance(value, dict) and isinstance(value.get("error"), str) and len(value) == 1:
+        return Unknown(value["error"])
+    try:
+        return read(value)
+    except (KeyError, ValueError, TypeError, OverflowError) as error:
+        return Unknown(f"the probe's {name} cannot be read: {error}")
+
+
+def _kept(documents: Mapping[str, object] | Unknown, path: str, read: Callable[[object], T]) -> T | Unknown | None:
+    """A JSON file that the keeper writes; None where there is none, or it was not asked for."""
+    if isinstance(documents, Unknown):
+        return documents
+    value = documents.get(path)
+    if value is None:
+        return None
+    return _part({"document": value}, "document", lambda item: read(_mapping(item)["json"]))
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise Shape(f"{str(value)[:60]!r} is no object")
+    return value
+
+
+def _list(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise Shape(f"{str(value)[:60]!r} is no list")
+    return value
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise Shape(f"{str(value)[:60]!r} is no text")
+    return value
+
+
+def _strings(value: object) -> list[str]:
+    return [_string(item) for item in _list(value)]
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise Shape(f"{str(value)[:60]!r} is no whole number")
+    return value
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise Shape(f"{str(value)[:60]!r} is neither true nor false")
+    return value
+
+
+def _maybe(value: object, read: Callable[[object], T]) -> T | None:
+    return None if value is None else read(value)
+
+
+def _each(value: object, read: Callable[[object], T]) -> dict[str, T]:
+    return {name: read(item) for name, item in _mapping(value).items()}
+
+
+def _or(document: Mapping[str, object], name: str, default: str) -> str:
+    value = document.get(name)
+    return value if isinstance(value, str) else default
+
+
+def _file(value: object) -> File:
+    data = _mapping(value)
+    return File(
+        kind=_string(data["kind"]),
+        sha256=_maybe(data["sha256"], _string),
+        mode=_string(data["mode"]),
+        owner=_string(data["owner"]),
+        group=_string(data["group"]),
+    )
+
+
+def _account(value: object) -> Account:
+    data = _mapping(value)
+    return Account(_string(data["home"]), _string(data["shell"]), _string(data["password"]))
+
+
+def _link(name: str, value: object) -> Link:
+    data = _mapping(value)
+    addresses = tuple(IPv4Interface(text) for text in _strings(data["addresses"]))
+    return Link(name, _whole(data["mtu"]), addresses)
+
+
+def _netdev(value: object) -> Netdev:
+    data = _mapping(value)
+    return Netdev(_truth(data["present"]), _maybe(data["carrier"], _truth))
+
+
+def _mention(value: object) -> Mention:
+    file, line, netdev = _list(value)
+    return Mention(_string(file), _whole(line), _string(netdev))
+
+
+def _hca(value: object) -> Hca:
+    data = _mapping(value)
+    rows = [_list(row) for row in _list(data["gids"])]
+    return Hca(
+        netdevs=tuple(_strings(data["netdevs"])),
+        state=_maybe(data["state"], _string) or "",
+        gids=tuple((_whole(index), _string(gid), _string(kind)) for index, gid, kind in rows),
+    )
+
+
+def _docker(value: object) -> Docker:
+    data = _mapping(value)
+    answers = _truth(data["answers"])
+    nothing = Unknown(f"Docker does not answer: {_string(data['trouble'])}")
+    return Docker(
+        client=_maybe(data["client"], _string),
+        runtime=_maybe(data["runtime"], _string),
+        toolkit=_maybe(data["toolkit"], _string),
+        registered=_truth(data["registered"]),
+        answers=answers,
+        trouble=_string(data["trouble"]),
+        version=_string(data["version"]) if answers else "",
+        runtimes=tuple(_strings(data["runtimes"])) if answers else (),
+        disk=_part(data, "disk", _disk) if answers else nothing,
+        images={
+            reference: _part(_mapping(data["images"]), reference, lambda item: _maybe(item, _image))
+            for reference in _mapping(data["images"])
+        }
+        if answers
+        else {},
+        containers=_part(data, "containers", lambda item: tuple(_container(one) for one in _list(item)))
+        if answers
+        else nothing,
+    )
+
+
+def _image(value: object) -> Image:
+    data = _mapping(value)
+    return Image(_string(data["id"]), tuple(_strings(data["layers"])))
+
+
+def _container(value: object) -> Container:
+    data = _mapping(value)
+    return Container(
+        id=_string(data["id"]),
+        names=tuple(_strings(data["names"])),
+        state=_string(data["state"]),
+        labels=_each(data["labels"], _string),
+    )
+
+
+def _content(value: object) -> Content:
+    data = _mapping(value)
+    rows = [_list(row) for row in _list(data["files"])]
+    return Content(
+        path=_string(data["path"]),
+        present=_truth(data["present"]),
+        files=tuple((_string(path), _whole(size), _maybe(digest, _string)) for path, size, digest in rows),
+        outside=tuple(_strings(data["outside"])),
+        missing=tuple(_strings(data["missing"])),
+        identity=_maybe(data["identity"], _string),
+        copying=_maybe(data["copying"], _string),
+    )
+
+
+def _disk(value: object) -> Disk:
+    data = _mapping(value)
+    return Disk(_string(data["at"]), _whole(data["device"]), _whole(data["free"]))
+
+
+def _holder(value: object) -> Holder:
+    data = _mapping(value)
+    return Holder(_maybe(data["pid"], _whole), _string(data["command"]), _maybe(data["container"], _string))
+
+
+def _host_key(value: object) -> str:
+    kind, key = _string(value).split()
+    if kind != "ssh-ed25519":
+        raise Shape(f"{kind} is not ssh-ed25519")
+    return f"{kind} {key}"
+
+
+def _unit(value: object) -> Unit:
+    data = _each(value, _string)
+    return Unit(
+        load=data["LoadState"],
+        active=data["ActiveState"],
+        sub=data["SubState"],
+        file_state=data["UnitFileState"],
+        needs_reload=data["NeedDaemonReload"] == "yes",
+        result=data.get("Result", ""),
+    )
+
+
+def _status(value: object) -> Status:
+    data = _mapping(value)
+    failure = data.get("last_failure")
+    return Status(
+        phase=_string(data["phase"]),
+        reason=_string(data["reason"]),
+        desired=_string(data["desired"]),
+        accepted=_maybe(data["accepted"], _string),
+        last_good=_maybe(data["last_good"], _string),
+        code=_string(data["code"]),
+        service=_string(data["service"]),
+        ranks={int(rank): _rank_status(item) for rank, item in _mapping(data["ranks"]).items()},
+        last_failure=_or(_mapping(failure), "reason", "") if failure else "",
+        last_lines={
+            int(rank): tuple(_strings(lines))
+            for rank, lines in _mapping(_mapping(failure).get("logs", {}) if failure else {}).items()
+        },
+    )
+
+
+def _rank_status(value: object) -> RankStatus:
+    data = _mapping(value)
+    return RankStatus(_maybe(data.get("code"), _string), _or(data, "state", "unknown"))
+
+
+def _keeper_state(value: object) -> tuple[str | None, str]:
+    memory = _mapping(_mapping(value)["memory"])
+    return (_maybe(memory["accepted"], _string), _string(memory["desired"]))

@@ -1,0 +1,70 @@
+"""Fabric: the rails' addresses and MTU, put into force under a guard on the node itself."""
+
+from __future__ import annotations
+
+import socket
+
+from pyinfra.api.command import FunctionCommand
+from pyinfra.api.deploy import deploy
+from pyinfra.api.host import Host
+from pyinfra.api.state import State
+
+from checks import rails
+from facts.values import known
+from operations.core import Commands, callback, node_operation, noop
+from operations.files import install_file
+from operations.run import Run, digest
+from operations.units import PROGRAM, shell
+from spec import objects
+from spec.cluster import Cluster, Node
+from spec.render import netplan_text
+
+REACH_SECONDS = 20
+
+
+@deploy("Fabric")
+def fabric(run: Run) -> None:
+    """The netplan file of the rails, and nothing else of the network."""
+    text = netplan_text(run.cluster, run.node)
+    install_file(
+        name="Install 60-sparkpair.yaml", run=run, path=objects.NETPLAN_STAGED, text=text, mode="600",
+    )  # fmt: skip
+    apply_netplan(name="Set the rails up", run=run, text=text)
+
+
+@node_operation
+def apply_netplan(run: Run, text: str) -> Commands:
+    """Put the staged file into force; the node takes it back by itself unless it is reached again afterwards."""
+    seen = run.seen()
+    known(seen.links, "its network links")
+    if rails.in_force(run.cluster, run.node, seen, digest(text)):
+        noop("the rails have their addresses and MTU")
+        return
+    yield shell(apply_argv(run.cluster, run.node))
+    yield FunctionCommand(reach, (), {})
+    yield shell([*PROGRAM, "fabric", "confirm"])
+
+
+def apply_argv(cluster: Cluster, node: Node) -> list[str]:
+    """The node's own program, told what must be true afterwards."""
+    argv = [*PROGRAM, "fabric", "apply", "--management", str(node.management_address)]
+    for rail in node.rails:
+        argv += ["--rail", f"{rail.netdev}={rail.address}={cluster.knobs.rail_mtu}"]
+    return argv
+
+
+@callback
+def reach(state: State, host: Host) -> bool:
+    """Prove from here that the node still lets people in: a new connection, not the one that is open."""
+    del state
+    client = getattr(host.connector, "client", None)
+    if client is None:
+        return True  # pyinfra runs on this very node
+    address = client.get_transport().getpeername()[:2]
+    with socket.create_connection(address, timeout=REACH_SECONDS) as connection:
+        connection.settimeout(REACH_SECONDS)
+        greeting = connection.recv(4)
+    if greeting != b"SSH-":
+        host.log(f"{address[0]} port {address[1]} does not answer as sshd any more; the node takes the rails back")
+        return False
+    return True

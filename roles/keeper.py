@@ -1,0 +1,213 @@
+"""Keeper: the units, the way from the head to the workers, and the hand-over of what is wanted."""
+
+from __future__ import annotations
+
+from pyinfra import logger
+from pyinfra.api.command import FunctionCommand, StringCommand
+from pyinfra.api.deploy import deploy
+from pyinfra.api.host import Host
+from pyinfra.api.state import State
+
+from checks import pair
+from checks.pair import Todo
+from facts.node import forget
+from facts.values import STATUS, UnknownFact, known
+from operations.core import Commands, callback, fail, is_executing, node_operation, noop
+from operations.files import put
+from operations.run import Run, digest
+from operations.units import shell
+from spec import objects
+from spec.cluster import Node
+from spec.render import authorized_keys_text, engine_hash, known_hosts_text, rank_text, service_text, unit_text
+
+COMMAND = objects.CLI
+ANSWER_SECONDS = 30
+FOLLOW_MARGIN_SECONDS = 120
+
+
+@deploy("Keeper")
+def keeper(run: Run) -> None:
+    """Everything is in place on every node before the pair is touched; then one row does that."""
+    install_settings(name="Install the keeper's settings", run=run)
+    install_key(name="Install the keeper's key", run=run)
+    install_trust(name="Install what lets the keeper in", run=run)
+    install_unit(name=f"Install {objects.AGENT_UNIT}", run=run, unit=objects.AGENT_UNIT)
+    install_unit(name=f"Install {objects.KEEPER_UNIT}", run=run, unit=objects.KEEPER_UNIT)
+    start_agent(name="Start the new agent", run=run)
+    start_keeper(name="Start the new keeper", run=run)
+    hand_over(name="Start the pair", run=run, when=Todo.START)
+    hand_over(name="Restart the pair", run=run, when=Todo.RESTART)
+    wait_for_pair(name="Wait for the pair", run=run)
+
+
+@node_operation
+def install_settings(run: Run) -> Commands:
+    """How the keeper supervises; no running rank depends on it."""
+    if not run.node.is_head:
+        noop("the keeper is on the head")
+        return
+    yield from put(run, objects.SERVICE_FILE, service_text(run.cluster), "600")
+
+
+@node_operation
+def install_key(run: Run) -> Commands:
+    """Made on the head, which its private half never leaves."""
+    if not run.node.is_head:
+        noop("the keeper is on the head")
+        return
+    files = known(run.seen().files, "what is installed")
+    if files[objects.KEY_FILE] is not None and files[f"{objects.KEY_FILE}.pub"] is not None:
+        noop("the keeper has its key")
+        return
+    yield StringCommand(
+        "rm -f", objects.KEY_FILE, f"{objects.KEY_FILE}.pub",
+        "&& ssh-keygen -q -t ed25519 -N '' -C", f"'{objects.KEY_COMMENT}'", "-f", objects.KEY_FILE,
+    )  # fmt: skip
+
+
+@node_operation
+def install_trust(run: Run) -> Commands:
+    """The worker's line for the keeper's key, and the head's line for the worker's host key.
+
+    The public half is read when it is needed: on a first deploy it is made by the row before.
+    """
+    if run.node.is_head:
+        keys = {node.rank: known(run.seen(node).host_key, f"{node.name}'s host key") for node in run.cluster.workers}
+        yield from put(run, objects.KNOWN_HOSTS, known_hosts_text(run.cluster, keys), "644")
+        return
+    public = known(run.seen(run.cluster.head).texts, "the keeper's public key")[f"{objects.KEY_FILE}.pub"]
+    if public is None and is_executing():
+        raise fail(f"{objects.KEY_FILE}.pub is not on {run.cluster.head.name}, though it was made a moment ago")
+    text = authorized_keys_text(run.cluster, public or "")
+    yield from put(run, objects.AUTHORIZED_KEYS, text, "644")
+
+
+@node_operation
+def install_unit(run: Run, unit: str) -> Commands:
+    """The unit's file, systemd told of it, and started at boot from now on."""
+    if unit == objects.KEEPER_UNIT and not run.node.is_head:
+        noop("the keeper is on the head")
+        return
+    yield from put(run, f"{objects.UNIT_DIRECTORY}/{unit}", unit_text(unit), "644")
+    # Looked at anew after the file was written; a reload that an earlier run did not get to is made up for.
+    now = known(run.seen().units, "its units")[unit]
+    if now.needs_reload:
+        yield StringCommand("systemctl daemon-reload")
+    if now.file_state != "enabled":
+        yield StringCommand("systemctl enable --quiet", unit)
+
+
+@node_operation
+def start_agent(run: Run) -> Commands:
+    """The agent runs, and runs the installed programs. Its rank goes on while it is replaced."""
+    now = known(run.seen().units, "its units")[objects.AGENT_UNIT]
+    running = _agent_code(run, run.node)
+    if now.is_active and running == run.programs_hash:
+        noop(f"the agent runs {run.programs_hash[:12]}")
+        return
+    if now.is_active and running is None and _keeper_is_active(run):
+        noop("the keeper cannot say which programs the agent runs")
+        return
+    yield from _restart(objects.AGENT_UNIT)
+
+
+@node_operation
+def start_keeper(run: Run) -> Commands:
+    """The keeper runs, with the installed programs and settings. The pair goes on while it is replaced."""
+    if not run.node.is_head:
+        noop("the keeper is on the head")
+        return
+    status = pair.status_of(run.seen())
+    wanted = (run.programs_hash, digest(service_text(run.cluster)))
+    if status is not None and (status.code, status.service) == wanted:
+        noop(f"the keeper runs {run.programs_hash[:12]}")
+        return
+    yield from _restart(objects.KEEPER_UNIT)
+    code, service = wanted
+    yield StringCommand(
+        f"for i in $(seq {4 * ANSWER_SECONDS}); do",
+        f"grep -q {code} {STATUS} 2>/dev/null && grep -q {service} {STATUS} && exit 0; sleep 0.25; done;",
+        f"journalctl --quiet --unit={objects.KEEPER_UNIT} --output=cat --lines=10 --no-pager >&2; exit 1",
+    )
+
+
+@node_operation
+def hand_over(run: Run, when: Todo) -> Commands:
+    """Ask the keeper to take over the wanted set, if that is what is to be done; it finishes even if this run dies."""
+    if not run.node.is_head:
+        noop("the keeper is on the head")
+        return
+    now = pair.accepted(run.seen())
+    wanted = wanted_engine(run)
+    if now.desired == "stop":
+        text = f"the pair is stopped on purpose, and stays so: sudo sparkpair start on {run.node.name}"
+        if now.engine != wanted:
+            text += " starts the launch accepted before; deploy again after that for this one"
+        noop(text)
+        if when is Todo.START:
+            run.host.log_styled(text, fg="yellow", log_func=logger.warning)
+        return
+    if pair.todo(now, wanted) is not when:
+        noop(f"the keeper has accepted {(now.engine or 'nothing')[:12]}, and is {now.phase}")
+        return
+    if wanted is None:
+        if is_executing():
+            raise fail("the weights have no manifest on some node, though the weights role has made them")
+        wanted = "unknown"
+    yield shell([COMMAND, "accept", wanted])
+
+
+@node_operation
+def wait_for_pair(run: Run) -> Commands:
+    """Follow the keeper until the pair answers. Planned never: that somebody waits changes nothing."""
+    if not run.node.is_head or not is_executing():
+        noop("followed when the pair is being started")
+        return
+    status = pair.status_of(run.seen())
+    if status is None or status.desired == "stop" or status.phase == "running":
+        noop(f"the pair is {status.phase if status else 'not the keeper’s yet'}")
+        return
+    yield FunctionCommand(follow, (run,), {})
+
+
+@callback
+def follow(state: State, host: Host, run: Run) -> bool:
+    """Tell the keeper's progress; False, with both ranks' last lines, when the pair does not get up."""
+    del state
+    timeout = run.cluster.knobs.ready_timeout_seconds + FOLLOW_MARGIN_SECONDS
+    ok, _ = host.run_shell_command(shell([COMMAND, "follow", "--timeout", str(timeout)]), _sudo=True, print_output=True)
+    if not ok:
+        forget(host)
+        status = pair.status_of(run.seen())
+        why = f"{status.phase}: {status.reason or status.last_failure}" if status else "the keeper does not answer"
+        text = f"the pair does not serve; it is {why}. More: sudo sparkpair status; docs/troubleshooting.md"
+        host.log_styled(text, fg="red", log_func=logger.error)
+    return bool(ok)
+
+
+def wanted_engine(run: Run) -> str | None:
+    """The engine hash of what is wanted; None while the weights have no identity yet."""
+    identities = pair.wanted_identities(run.cluster, run.all_seen())
+    if identities is None:
+        return None
+    return engine_hash([rank_text(run.cluster, node) for node in run.cluster.nodes], identities)
+
+
+def _agent_code(run: Run, node: Node) -> str | None:
+    """Which programs the node's agent runs, as the keeper last heard from it."""
+    try:
+        status = pair.status_of(run.seen(run.cluster.head))
+    except UnknownFact:
+        return None
+    rank = status.ranks.get(node.rank) if status else None
+    return rank.code if rank else None
+
+
+def _keeper_is_active(run: Run) -> bool:
+    units = known(run.seen(run.cluster.head).units, "its units")
+    return units[objects.KEEPER_UNIT].is_active
+
+
+def _restart(unit: str) -> Commands:
+    # A unit that failed too often would refuse to start.
+    yield StringCommand(f"systemctl reset-failed {unit} 2>/dev/null; systemctl restart {unit}")

@@ -39,7 +39,8 @@ ROOMS: dict[str, Room] = {
     **dict.fromkeys(VERBS, _VERB),
     "plan": Room(("spec",)),
     "inventory": Room(("spec.transport",)),
-    "config": Room((), ("pyinfra",)),
+    # The guards read what pyinfra's own command line was given.
+    "config": Room((), ("pyinfra", "click")),
     "group_data": Room(),
     "spec": Room(),
     # The words in which a knob is declared: destination, scope, cost, bounds.
@@ -59,11 +60,11 @@ ROOMS: dict[str, Room] = {
     "facts": Room(("facts", "node"), ("pyinfra",)),
     # Sent to the node and run there, before anything of ours is installed.
     "facts.probe": Room(("node",)),
-    "checks": Room(("checks", *_CLUSTER, "facts")),
+    "checks": Room(("checks", *_CLUSTER, "spec.objects", "facts")),
     # What several roles need of pyinfra, and the run that they belong to; it knows no role.
     "operations": Room(
         ("operations", *_CLUSTER, "spec.load", "spec.resolve", "spec.render", "spec.objects", "facts", "node"),
-        ("pyinfra", "gevent"),
+        ("pyinfra", "gevent", "paramiko"),
     ),
     "roles": Room((*_CLUSTER, "spec.render", "spec.objects", "facts", "checks", "operations", "node"), ("pyinfra",)),
     "node": Room(("node",)),

@@ -251,7 +251,7 @@ class Knobs(BaseModel):
 
     kv_cache_memory_bytes: Annotated[
         int | str | None,
-        WholeOr(100_000_000, 100_000_000_000, "auto"),
+        WholeOr(1_000_000, 100_000_000_000, "auto"),
         Flag("--kv-cache-memory-bytes"),
         Cost.RESTART,
         Kit("KV_CACHE_MEMORY"),

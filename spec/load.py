@@ -223,13 +223,13 @@ def _node(host: StatedHost, rank: int, refusals: dict[str, None], refused: set[s
     paths: dict[str, object] = {}
     for name in NODE_KNOBS:
         found = host.find(name)
-        if found is None or name in refused:
+        if found is None:
             continue
         source, value = found
         try:
             paths[name] = KNOBS[name].parse(value)
         except Refused as reason:
-            # Not a problem of the node: its rails are judged all the same.
+            # Not among the node's problems: what else it states is judged all the same.
             refusals[_refusal(source, name, reason)] = None
             refused.add(name)
     management = _management_address(host, problems)
@@ -245,14 +245,14 @@ def _node(host: StatedHost, rank: int, refusals: dict[str, None], refused: set[s
             "local": host.local,
             "management_address": management,
             "rails": rails,
-            **{name: value for name, value in paths.items() if name not in refused},
+            **paths,
         }
     )
 
 
 def _management_address(host: StatedHost, problems: list[str]) -> IPv4Address | None:
     """As stated, or the address by which pyinfra reaches the node."""
-    wanted = "the node's IPv4 address on the management network"
+    wanted = "the node's IPv4 address on the management network, such as 192.168.1.10"
     found = host.of_node("management_address")
     if found is None:
         reached = host.find("ssh_hostname")
@@ -276,7 +276,7 @@ def _host_address(value: object, wanted: str) -> IPv4Address:
     except AddressValueError:
         address = None
     if address is None or address.is_loopback or address.is_unspecified or address.is_multicast or address.is_reserved:
-        raise Refused(f"must be {wanted}, such as 192.168.1.10")
+        raise Refused(f"must be {wanted}")
     return address
 
 

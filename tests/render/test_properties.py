@@ -139,8 +139,8 @@ def test_whatever_loads_renders_and_reads_back(everywhere: dict[str, Any], more:
             assert environment[key] == rest
         known = {spelled.get(knob.flag.name, knob.flag.name) for knob in KNOBS.values() if knob.flag}
         assert set(flags) - known <= {
-            "--host", "--speculative-config", "--enable-auto-tool-choice", "--default-chat-template-kwargs", "--headless",
-            "--distributed-executor-backend", "--nnodes", "--node-rank", "--master-addr", "--master-port",
+            "--host", "--speculative-config", "--enable-auto-tool-choice", "--default-chat-template-kwargs",
+            "--headless", "--distributed-executor-backend", "--nnodes", "--node-rank", "--master-addr", "--master-port",
         }  # fmt: skip
 
 

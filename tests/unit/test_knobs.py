@@ -86,7 +86,7 @@ def test_three_states() -> None:
     ("name", "value", "message"),
     [
         ("max_num_batched_tokens", "", "cannot be empty, must be whole number, 1 to 131072; leave it out for the default"),
-        ("kv_cache_memory_bytes", "", 'cannot be empty, must be whole number, 100000000 to 100000000000, or "auto"; leave it out for the default'),
+        ("kv_cache_memory_bytes", "", 'cannot be empty, must be whole number, 1000000 to 100000000000, or "auto"; leave it out for the default'),
         ("api_port", None, "must have a value; leave it out for the default (8000)"),
         ("max_num_seqs", "4", "must be a whole number, 1 to 256, not text"),
     ],

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 FIRST = "Settings refused; no node was changed."
 _RAIL = '{"netdev": "enp1s0f0np0", "hca": "rocep1s0f0", "address": "10.200.0.1/24"}'
 _ADDRESS = "must be the node's IPv4 address on the rail with its prefix, such as 10.200.0.1/24"
-_MANAGEMENT = "the node's IPv4 address on the management network"
+_MANAGEMENT = "the node's IPv4 address on the management network, such as 192.168.1.10"
 
 
 def refusals(stated: Sequence[StatedHost]) -> list[str]:
@@ -304,7 +304,7 @@ INVENTORY_CASES = {
     "loopback": (
         hosts(head=node(HEAD, management_address="127.0.0.1")),
         [
-            f'inventory: spark-a: management_address = "127.0.0.1": must be {_MANAGEMENT}, such as 192.168.1.10'
+            f'inventory: spark-a: management_address = "127.0.0.1": must be {_MANAGEMENT}'
         ],
     ),
     "two heads": (
@@ -353,6 +353,17 @@ INVENTORY_CASES = {
         [
             'inventory: spark-b: weights_path = "models": must be an absolute path on the node, or one that starts with ~/'
         ],
+    ),
+    "bad paths on both nodes": (
+        hosts(head=node(HEAD, cache_path="a"), worker=node(WORKER, cache_path="b")),
+        [
+            'inventory: spark-a: cache_path = "a": must be an absolute path on the node, or one that starts with ~/',
+            'inventory: spark-b: cache_path = "b": must be an absolute path on the node, or one that starts with ~/',
+        ],
+    ),
+    "multicast": (
+        hosts(head=rails(HEAD, 0, address="224.0.0.1/24")),
+        [f'inventory: spark-a: rail 0: address = "224.0.0.1/24": {_ADDRESS}'],
     ),
     "settings and inventory together": (
         hosts({"max_num_seqs": "many"}, worker=rails(WORKER, 0, address="10.200.9.2/24")),

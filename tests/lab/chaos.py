@@ -1,0 +1,149 @@
+"""The long tables on the simulated pair: `make chaos`. Resumable: a row that passed at this commit is not run again.
+
+    python -m tests.lab.chaos              run what is missing, then write docs/results/chaos.md
+    python -m tests.lab.chaos --list       name the rows
+    python -m tests.lab.chaos --again      forget former results first
+    python -m tests.lab.chaos WORD ...     only rows whose name holds one of the words
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab import lifecycle, settings
+from tests.lab import pair
+
+RESULTS = settings.LAB / "chaos.json"
+TABLE = settings.CHECKOUT / "docs/results/chaos.md"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One fault and what must be true after it. `run` returns what was seen and raises AssertionError."""
+
+    name: str
+    engine: str
+    run: Callable[[], str]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one row gave."""
+
+    name: str
+    engine: str
+    passed: bool
+    seen: str
+    seconds: float
+    when: str
+    commit: str
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the rows; 1 when one has failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.lab.chaos")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("only", nargs="*")
+    arguments = parser.parse_args(words)
+    from tests.lab.chaos_rows import ROWS
+
+    rows = [row for row in ROWS if not arguments.only or any(word in row.name for word in arguments.only)]
+    if arguments.list:
+        print("\n".join(f"{row.engine:9} {row.name}" for row in rows))
+        return 0
+    if not lifecycle.is_up():
+        pair.lab("up")
+    pair.enter_control_namespace()
+    results = {} if arguments.again else load()
+    commit = product_commit()
+    for row in rows:
+        former = results.get(row.name)
+        if former is not None and former.passed and former.commit == commit:
+            continue
+        print(f"{row.engine:9} {row.name} ...", flush=True)
+        result = run(row, commit)
+        results[row.name] = result
+        save(results)
+        outcome = "passed" if result.passed else "FAILED"
+        print(f"          {outcome} in {result.seconds:.0f} s: {result.seen}", flush=True)
+        write_table([results[known.name] for known in ROWS if known.name in results])
+    failed = [row.name for row in rows if not results[row.name].passed]
+    passed = len(rows) - len(failed)
+    print(f"{passed} passed, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+def run(row: Row, commit: str) -> Result:
+    """One row, its outcome and its time."""
+    begun = time.monotonic()
+    try:
+        seen, passed = row.run(), True
+    except (AssertionError, pair.NoAnswer, OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
+        traceback.print_exc()
+        seen, passed = f"{type(error).__name__}: {error}"[:600], False
+    return Result(
+        row.name, row.engine, passed, seen, time.monotonic() - begun, time.strftime("%Y-%m-%d %H:%M"), commit)
+
+
+def load() -> dict[str, Result]:
+    """Former results."""
+    if not RESULTS.exists():
+        return {}
+    return {name: Result(**data) for name, data in json.loads(RESULTS.read_text()).items()}
+
+
+def save(results: dict[str, Result]) -> None:
+    """Keep the results, so that a run that was cut off goes on."""
+    RESULTS.write_text(json.dumps({name: dataclasses.asdict(result) for name, result in results.items()}, indent=1))
+
+
+def product_commit() -> str:
+    """The newest commit that changed what the rows exercise; documents do not count."""
+    places = ["deploy.py", "verify.py", "config.py", "spec", "facts", "checks", "roles", "operations", "templates",
+              "node", "lab"]
+    return git("log", "-1", "--format=%h", "--", *[place for place in places if Path(place).exists()])
+
+
+def git(*words: str) -> str:
+    """What git says."""
+    return subprocess.run(
+        ["git", *words], cwd=settings.CHECKOUT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def write_table(results: Sequence[Result]) -> None:
+    """The table under docs/results/."""
+    passed = sum(result.passed for result in results)
+    lines = [
+        "# Faults on the simulated pair",
+        "",
+        "Written by `make chaos`. Real hosts and deploys (lab/README.md says what differs from a Spark). Engine `real`",
+        "is vLLM 0.32 on the CPU, tensor parallel over both hosts; `contract` is the small program of",
+        "lab/contract_engine that fails as vLLM does (docs/results/contract-engine.md).",
+        "",
+        f"Last run {max((result.when for result in results), default='-')}: {passed} of {len(results)} passed.",
+        "",
+        "| row | engine | outcome | seconds | seen | run | at |",
+        "| --- | --- | --- | ---: | --- | --- | --- |",
+    ]
+    for result in results:
+        seen = result.seen.replace("|", "\\|").replace("\n", " ")
+        outcome = "passed" if result.passed else "**failed**"
+        lines.append(
+            f"| {result.name} | {result.engine} | {outcome} | {result.seconds:.0f} | {seen} | {result.when} "
+            f"| {result.commit} |")
+    TABLE.parent.mkdir(parents=True, exist_ok=True)
+    TABLE.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

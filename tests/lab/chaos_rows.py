@@ -1,0 +1,348 @@
+"""The rows of `make chaos`: faults, and what must be true after each."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import time
+
+from lab.settings import HEAD, HOSTS, WORKER, Host
+from tests.lab import pair
+from tests.lab.chaos import Row
+
+ROLES = ("Node OS", "Fabric", "Docker", "Image", "Weights", "Engine", "Keeper")
+ENGINE_PARTS = ((HEAD, "main"), (HEAD, "EngineCore"), (HEAD, "Worker_TP0"), (WORKER, "main"), (WORKER, "Worker_TP1"))
+STREAM_SECONDS = 300
+BIG_FILE_MIB = 192
+
+
+def use(engine: str, *arguments: str) -> tuple[str, ...]:
+    """Deploy arguments that serve one of the lab's images."""
+    return ("--data", f"image={pair.images()['engine' if engine == 'real' else 'contract']}", *arguments)
+
+
+def converged(engine: str) -> None:
+    """The pair serves this engine; deployed only when it does not."""
+    if pair.dry(*use(engine)).plan == {} and pair.status()["phase"] == "running":
+        return
+    run = pair.deploy(*use(engine))
+    assert run.code == 0, run.text[-1500:]
+    pair.wait_running()
+
+
+def starts() -> int:
+    return int(pair.status().get("counters", {}).get("starts", 0))
+
+
+def one_container_each() -> None:
+    found = {host.name: len(pair.on(host, "docker ps -aq").split()) for host in HOSTS.values()}
+    assert found == {"head": 1, "worker": 1}, f"containers: {found}"
+
+
+# --- deploys that are killed
+
+
+def killed_at_role(role: str) -> str:
+    """SIGKILL as the first operation of a role begins, on hosts that were never deployed to."""
+    pair.fresh_hosts()
+    deploy = pair.start_deploy("-y", *use("contract"))
+    assert deploy.until(f"Starting operation: {role} |"), "\n".join(deploy.lines[-20:])
+    deploy.kill()
+    deploy.wait()
+    return recovers(handed_over=False)
+
+
+def killed_in_transfer(what: str) -> str:
+    """SIGKILL while the image, or the weights, are on their way."""
+    pair.fresh_hosts()
+    if what == "weights":
+        pair.on(HEAD, f"head -c {BIG_FILE_MIB}M /dev/urandom > /srv/models/tiny/extra.bin")
+    marker = {"image": "Image | Pull", "weights": "Weights | Copy"}[what]
+    with pair.rail_loss(0, 20 if what == "weights" else 0):
+        deploy = pair.start_deploy("-y", *use("real" if what == "image" else "contract"))
+        assert deploy.until(f"Starting operation: {marker}"), "\n".join(deploy.lines[-20:])
+        if what == "weights":
+            pair.wait_for(
+                lambda: pair.on(WORKER, "systemctl is-active sparkpair-weights-copy", check=False).strip() == "active",
+                60, "the copy to run", 0.1)
+        else:
+            time.sleep(3)
+        deploy.kill()
+        deploy.wait()
+    seen = recovers(handed_over=False)
+    if what == "weights":
+        sums = [pair.on(host, f"sha256sum < {path}/extra.bin") for host, path in
+                ((HEAD, "/srv/models/tiny"), (WORKER, "/srv/weights/tiny"))]
+        assert sums[0] == sums[1], "the copy differs"
+        seen += f"; {BIG_FILE_MIB} MiB copied, sha256 equal"
+        pair.on(HEAD, "rm /srv/models/tiny/extra.bin")
+        pair.fresh_hosts()
+    return seen
+
+
+def killed_before_hand_over() -> str:
+    """SIGKILL as the hand-over operation begins."""
+    pair.fresh_hosts()
+    deploy = pair.start_deploy("-y", *use("contract"))
+    assert deploy.until("Starting operation: Keeper | Start the pair"), "\n".join(deploy.lines[-20:])
+    deploy.kill()
+    deploy.wait()
+    return recovers(handed_over=None)
+
+
+def killed_after_hand_over() -> str:
+    """SIGKILL as soon as the keeper has accepted."""
+    converged("contract")
+    before = starts()
+    former = pair.status()["accepted"]
+    deploy = pair.start_deploy("-y", *use("contract", "--data", f"max_num_seqs={next_seqs()}"))
+    pair.wait_for(lambda: pair.status().get("accepted") != former, 120, "the hand-over", 0.05)
+    deploy.kill()
+    deploy.wait()
+    run = pair.deploy(*use("contract", "--data", f"max_num_seqs={last_seqs()}"))
+    assert run.code == 0, run.text[-1500:]
+    assert starts() == before + 1, f"engine starts: {starts() - before}"
+    return "one engine start; the next run followed it"
+
+
+def killed_while_waiting() -> str:
+    """SIGKILL while the deploy follows a start of the real engine."""
+    converged("real")
+    before = starts()
+    deploy = pair.start_deploy("-y", *use("real", "--data", f"max_num_seqs={next_seqs()}"))
+    pair.wait_for(lambda: pair.status()["phase"] == "starting" and starts() > before, 120, "starting", 0.2)
+    time.sleep(3)
+    deploy.kill()
+    deploy.wait()
+    arguments = use("real", "--data", f"max_num_seqs={last_seqs()}")
+    assert pair.dry(*arguments).plan == {}, "plans something while the keeper starts exactly this"
+    run = pair.deploy(*arguments)
+    assert run.code == 0, run.text[-1500:]
+    assert starts() == before + 1, f"engine starts: {starts() - before}"
+    return "planned nothing and followed; one engine start"
+
+
+def interrupted() -> str:
+    """Ctrl-C while waiting: 130, the keeper finishes, the next run follows."""
+    converged("contract")
+    before = starts()
+    slow = ("--data", 'engine_env=["CONTRACT_START_SECONDS=8"]')
+    deploy = pair.start_deploy("-y", *use("contract", "--data", f"max_num_seqs={next_seqs()}", *slow))
+    pair.wait_for(lambda: pair.status()["phase"] == "starting" and starts() > before, 120, "starting", 0.1)
+    deploy.kill(signal.SIGINT)
+    run = deploy.wait(60)
+    assert run.code == 130, f"exit {run.code}: {run.text[-800:]}"
+    assert "Traceback" not in run.text, run.text[-1500:]
+    pair.wait_running(60)
+    assert starts() == before + 1
+    return "exit 130, one message, the keeper finished the start"
+
+
+def recovers(handed_over: bool | None) -> str:
+    """The next run converges and the one after plans nothing, with one engine start in all."""
+    run = pair.deploy(*use("contract"))
+    assert run.code == 0, run.text[-2000:]
+    assert "Traceback" not in run.text
+    assert pair.answers(30), "no answer after the second run"
+    plan = pair.dry(*use("contract")).plan
+    assert plan == {}, f"still planned: {plan}"
+    count = starts()
+    assert count == 1, f"engine starts: {count}"
+    one_container_each()
+    return f"next run converged in {run.seconds:.0f} s, then nothing planned, one engine start"
+
+
+SEQS = [4]
+
+
+def next_seqs() -> int:
+    SEQS[0] = 4 + (SEQS[0] - 3) % 60
+    return SEQS[0]
+
+
+def last_seqs() -> int:
+    return SEQS[0]
+
+
+# --- faults of a running pair
+
+
+def power_cut(engine: str, off: tuple[Host, Host], on: tuple[Host, Host]) -> str:
+    """Both hosts lose power and come back."""
+    converged(engine)
+    before = pair.status()
+    for host in off:
+        pair.lab("off", host.name)
+    began = time.monotonic()
+    for host in on:
+        pair.lab("on", host.name)
+    pair.wait_healed(before)
+    assert pair.answers(30)
+    one_container_each()
+    return f"answers by itself {time.monotonic() - began:.0f} s after the power came back; {tries(before)}"
+
+
+def killed(engine: str, host: Host, title: str, streaming: bool) -> str:
+    """SIGKILL of one engine process."""
+    converged(engine)
+    before = pair.status()
+    began = time.monotonic()
+
+    def strike() -> None:
+        nonlocal began
+        pair.kill_process(host, title)
+        began = time.monotonic()
+        pair.wait_healed(before)
+
+    if streaming:
+        with pair.Streams(2, max_tokens=2000):
+            time.sleep(2)
+            strike()
+    else:
+        strike()
+    assert pair.answers(30)
+    took = time.monotonic() - began
+    one_container_each()
+    after = pair.status()
+    assert after["counters"]["ready"] == before["counters"]["ready"] + 1, "more than one restart that answered"
+    own = after["last_start_seconds"] or 0
+    return f"answers after {took:.1f} s, of which the engine's start {own:.1f} s; {tries(before)}"
+
+
+def tries(before: dict[str, dict[str, int]]) -> str:
+    """Successful restarts, and failed attempts, since `before`."""
+    now = pair.status()["counters"]
+    done = now["ready"] - before["counters"]["ready"]
+    failed = now["starts"] - before["counters"]["starts"] - done
+    return f"{done} successful restart, {failed} failed attempts"
+
+
+def endless_streams() -> str:
+    """Every slot busy for five minutes."""
+    converged("real")
+    before = pair.status()["counters"]
+    ids = pair.containers()
+    with pair.Streams(4) as streams:
+        time.sleep(STREAM_SECONDS)
+        after = pair.status()["counters"]
+    assert not streams.errors, streams.errors[:3]
+    assert pair.containers() == ids, "the containers were replaced"
+    assert after["canaries"] == before["canaries"], f"{after['canaries'] - before['canaries']} canaries were sent"
+    assert after["starts"] == before["starts"]
+    return f"4 streams, {streams.tokens} tokens in {STREAM_SECONDS} s: 0 restarts, 0 canaries, 0 errors"
+
+
+def service_change() -> str:
+    """A watch interval and a newer keeper reach the nodes; the containers do not notice."""
+    converged("contract")
+    ids = pair.containers()
+    code = pair.status()["code"]
+    run = pair.deploy(*use("contract", "--data", "watch_interval_seconds=2"))
+    assert run.code == 0, run.text[-1500:]
+    assert pair.containers() == ids, "a watch interval restarted the pair"
+    assert pair.dry(*use("contract", "--data", "watch_interval_seconds=2")).plan == {}
+    own = pair.settings.CHECKOUT / "node/journal.py"
+    text = own.read_text()
+    try:
+        own.write_text(text + "\n# a newer release\n")
+        run = pair.deploy(*use("contract"))
+        assert run.code == 0, run.text[-1500:]
+        assert pair.status()["code"] != code, "the keeper is still the old one"
+        assert pair.containers() == ids, "a newer keeper restarted the pair"
+        assert pair.dry(*use("contract")).plan == {}
+    finally:
+        own.write_text(text)
+    run = pair.deploy(*use("contract"))
+    assert run.code == 0 and pair.containers() == ids
+    return "watch interval and newer programs deployed, container ids and start times unchanged"
+
+
+def no_operation() -> str:
+    """A second run plans nothing and touches nothing."""
+    converged("real")
+    before = pair.containers()
+    assert pair.dry(*use("real")).plan == {}
+    run = pair.deploy(*use("real"))
+    assert run.code == 0 and pair.containers() == before
+    return f"nothing planned; a real run of {run.seconds:.1f} s left ids and start times unchanged"
+
+
+def two_at_once() -> str:
+    """The second deploy is refused and told who holds the lock; it is free again when the first has died."""
+    converged("contract")
+    first = pair.start_deploy("-y", *use("contract", "--data", f"max_num_seqs={next_seqs()}"))
+    assert first.until("Starting operation: Node OS |")
+    second = pair.deploy(*use("contract"))
+    assert second.code == 1, second.text[-800:]
+    assert "Traceback" not in second.text
+    told = next(line for line in second.text.splitlines() if "deploy" in line and "pid" in line)
+    run = first.wait()
+    assert run.code == 0, run.text[-800:]
+    run = pair.deploy(*use("contract"))
+    assert run.code == 0
+    return f"refused, exit 1: {told.strip()[:160]}"
+
+
+def node_unreachable() -> str:
+    """The worker is off: refused, nothing changed, the rest goes on."""
+    converged("contract")
+    pair.lab("off", "worker")
+    try:
+        run = pair.deploy(*use("contract"))
+        assert run.code == 1, run.text[-800:]
+        assert "Traceback" not in run.text, run.text[-1500:]
+    finally:
+        before = pair.status()
+        pair.lab("on", "worker")
+    pair.wait_healed(before, 120)
+    return "exit 1, one message; back on, the pair answers by itself"
+
+
+def cut_rail(seconds: int) -> str:
+    """The engine's rail is pulled and put back while idle."""
+    converged("contract")
+    ids = pair.containers()
+    pair.lab("cut", "0")
+    try:
+        time.sleep(seconds)
+        seen = pair.status()
+        assert seen["phase"] == "running", seen
+        assert "no carrier" in seen["reason"], seen["reason"]
+    finally:
+        pair.lab("join", "0")
+    pair.wait_for(lambda: pair.answers(5), 60, "an answer after the cable is back")
+    assert pair.containers() == ids
+    return f"{seconds} s without cable: waited, said so, no restart"
+
+
+ROWS: list[Row] = [
+    Row("no-op deploy", "real", no_operation),
+    *[Row(f"SIGKILL {title} on the {host.name}, {'streaming' if busy else 'idle'}", "real",
+          functools.partial(killed, "real", host, title, busy))
+      for host, title in ENGINE_PARTS for busy in (False, True)],
+    Row("both off (head, worker), on (head, worker)", "real",
+        functools.partial(power_cut, "real", (HEAD, WORKER), (HEAD, WORKER))),
+    Row("both off (worker, head), on (worker, head)", "real",
+        functools.partial(power_cut, "real", (WORKER, HEAD), (WORKER, HEAD))),
+    Row("deploy killed while waiting", "real", killed_while_waiting),
+    Row("every slot filled with endless streams", "real", endless_streams),
+    *[Row(f"SIGKILL {title} on the {host.name}, {'streaming' if busy else 'idle'}, again", "contract",
+          functools.partial(killed, "contract", host, title, busy))
+      for host, title in ENGINE_PARTS for busy in (False, True)],
+    Row("both off (head, worker), on (worker, head)", "contract",
+        functools.partial(power_cut, "contract", (HEAD, WORKER), (WORKER, HEAD))),
+    Row("both off (worker, head), on (head, worker)", "contract",
+        functools.partial(power_cut, "contract", (WORKER, HEAD), (HEAD, WORKER))),
+    Row("newer keeper, changed watch interval", "contract", service_change),
+    Row("deploy killed after the hand-over", "contract", killed_after_hand_over),
+    Row("Ctrl-C while waiting", "contract", interrupted),
+    Row("two deploys at once", "contract", two_at_once),
+    Row("worker switched off, then deploy", "contract", node_unreachable),
+    Row("engine's rail cut for 20 s", "contract", functools.partial(cut_rail, 20)),
+    *[Row(f"deploy killed as role {role} begins", "contract", functools.partial(killed_at_role, role))
+      for role in ROLES],
+    Row("deploy killed while the image is pulled", "contract", functools.partial(killed_in_transfer, "image")),
+    Row("deploy killed while the weights are copied", "contract", functools.partial(killed_in_transfer, "weights")),
+    Row("deploy killed as the hand-over begins", "contract", killed_before_hand_over),
+]
+

@@ -50,7 +50,13 @@ def view(now: float, head: Node, worker: Node, **more: object) -> View:
 
 def running(now: float = 1000.0, **more: object) -> Memory:
     values: dict[str, object] = {
-        "accepted": ENGINE, "phase": Phase.RUNNING, "since": 0.0, "moved": now, "answered": now, "mark": (1.0,), **more,
+        "accepted": ENGINE,
+        "phase": Phase.RUNNING,
+        "since": 0.0,
+        "moved": now,
+        "answered": now,
+        "mark": (1.0,),
+        **more,
     }
     return Memory(**values)  # type: ignore[arg-type]
 
@@ -146,7 +152,7 @@ def test_a_rank_that_exits_while_starting_fails_the_attempt():
 
 
 def test_not_ready_in_time():
-    memory, actions = decide.decide(RULES, starting(since=0), view(1801, UP, UP))
+    _, actions = decide.decide(RULES, starting(since=0), view(1801, UP, UP))
     assert actions == [Failed("not ready within 1800 s")]
 
 
@@ -166,7 +172,8 @@ def test_progress_means_no_canary_however_long():
     memory = running(now=0)
     for second in range(0, 1200, 2):
         memory, actions = decide.decide(
-            RULES, memory, view(second, UP, UP, healthy=True, progress=(float(second),), busy=4))
+            RULES, memory, view(second, UP, UP, healthy=True, progress=(float(second),), busy=4)
+        )
         assert actions == []
     assert memory.phase is Phase.RUNNING
 
@@ -186,7 +193,8 @@ def test_an_idle_pair_gets_a_canary_each_interval():
     memory, actions = decide.decide(RULES, memory, view(60, UP, UP, healthy=True, progress=(1.0,), busy=0))
     assert actions == [SendCanary("idle")]
     memory, actions = decide.decide(
-        RULES, memory, view(61, UP, UP, healthy=True, progress=(2.0,), busy=0, canary=Canary("ok")))
+        RULES, memory, view(61, UP, UP, healthy=True, progress=(2.0,), busy=0, canary=Canary("ok"))
+    )
     assert (actions, memory.moved, memory.canary_sent) == ([], 61, None)
 
 
@@ -208,9 +216,11 @@ def test_a_failed_canary_means_nothing_when_others_tokens_moved_meanwhile():
     memory = running(now=0)
     memory, _ = decide.decide(RULES, memory, view(60, UP, UP, healthy=True, progress=(1.0,), busy=0))
     memory, _ = decide.decide(
-        RULES, memory, view(90, UP, UP, healthy=True, progress=(9.0,), busy=4, canary=Canary("pending")))
+        RULES, memory, view(90, UP, UP, healthy=True, progress=(9.0,), busy=4, canary=Canary("pending"))
+    )
     memory, actions = decide.decide(
-        RULES, memory, view(120, UP, UP, healthy=True, progress=(9.0,), busy=4, canary=Canary("failed", "slow")))
+        RULES, memory, view(120, UP, UP, healthy=True, progress=(9.0,), busy=4, canary=Canary("failed", "slow"))
+    )
     assert (memory.phase, actions, memory.strikes) == (Phase.RUNNING, [], 0)
 
 
@@ -219,7 +229,8 @@ def test_a_cut_rail_is_waited_for():
     memory = running(now=0)
     for second in range(0, 900, 5):
         memory, actions = decide.decide(
-            RULES, memory, view(second, UP, cut, healthy=True, progress=(1.0,), busy=2, canary=Canary("failed", "x")))
+            RULES, memory, view(second, UP, cut, healthy=True, progress=(1.0,), busy=2, canary=Canary("failed", "x"))
+        )
         assert (memory.phase, actions) == (Phase.RUNNING, [])
     assert memory.reason == "the rail of rank 1 has no carrier; waiting for the cable"
 
@@ -298,10 +309,17 @@ ranks = st.builds(
     error=st.sampled_from(["", "no GID"]),
     incarnation=st.sampled_from(["i", "j"]),
 )
-nodes = st.builds(Node, rank=st.none() | ranks, silent_seconds=st.floats(0, 200), rail_up=st.sampled_from([None, True, False]))
+nodes = st.builds(
+    Node, rank=st.none() | ranks, silent_seconds=st.floats(0, 200), rail_up=st.sampled_from([None, True, False])
+)
 looks = st.tuples(
-    st.floats(0, 40), nodes, nodes, st.sampled_from([None, True, False]), st.none() | st.tuples(st.integers(0, 3)),
-    st.sampled_from([None, 0, 1, 4]), st.sampled_from([None, Canary("pending"), Canary("ok"), Canary("failed", "x")]),
+    st.floats(0, 40),
+    nodes,
+    nodes,
+    st.sampled_from([None, True, False]),
+    st.none() | st.tuples(st.integers(0, 3)),
+    st.sampled_from([None, 0, 1, 4]),
+    st.sampled_from([None, Canary("pending"), Canary("ok"), Canary("failed", "x")]),
 )
 
 

@@ -116,7 +116,8 @@ def test_different_layers_are_refused(tmp_path: Path):
         world.dockers[1].images[worlds.IMAGE] = {"id": "sha256:i", "layers": ["l1", "other"]}
         answer = await world.accept(world.want(4))
         assert answer == {
-            "ok": False, "error": "the nodes hold different layers for the wanted image; run deploy.py again",
+            "ok": False,
+            "error": "the nodes hold different layers for the wanted image; run deploy.py again",
         }
 
     play(tmp_path, story)
@@ -208,7 +209,8 @@ def test_a_wrong_answer_is_not_promoted(tmp_path: Path):
         status = await world.until("resting")
         assert status["last_good"] is None
         assert status["last_failure"]["reason"] == (
-            "the first completion failed: answered 'it is 42', wanted '391' in it")
+            "the first completion failed: answered 'it is 42', wanted '391' in it"
+        )
 
     play(tmp_path, story)
 

@@ -20,17 +20,45 @@ def spec(**more: object) -> dict[str, object]:
 
 
 def test_docker_run_is_the_rank_file_in_its_order_and_three_labels():
-    text = json.dumps(spec(
-        container=[["--gpus", "all"], ["--ipc", "host"]], mounts=[["/a", "/b", "ro"], ["/c", "/d"]],
-        env=[["X", "1 2"], ["NCCL_IB_GID_INDEX", GID]], command=[["vllm", "serve"], ["--port", "8000"]],
-    ))
+    text = json.dumps(
+        spec(
+            container=[["--gpus", "all"], ["--ipc", "host"]],
+            mounts=[["/a", "/b", "ro"], ["/c", "/d"]],
+            env=[["X", "1 2"], ["NCCL_IB_GID_INDEX", GID]],
+            command=[["vllm", "serve"], ["--port", "8000"]],
+        )
+    )
     parsed = wire.parse_rank(text)
     argv = wire.docker_run(parsed, "e" * 64, 7, {wire.GidIndex("rocep1s0f0", "10.200.0.1"): 4})
     assert argv == [
-        "docker", "run", "-d", "--name", "vllm_test", "--gpus", "all", "--ipc", "host",
-        "--label", "sparkpair.engine=" + "e" * 64, "--label", "sparkpair.rank=0", "--label", "sparkpair.epoch=7",
-        "-v", "/a:/b:ro", "-v", "/c:/d", "-e", "X=1 2", "-e", "NCCL_IB_GID_INDEX=4",
-        parsed.image, "vllm", "serve", "--port", "8000",
+        "docker",
+        "run",
+        "-d",
+        "--name",
+        "vllm_test",
+        "--gpus",
+        "all",
+        "--ipc",
+        "host",
+        "--label",
+        "sparkpair.engine=" + "e" * 64,
+        "--label",
+        "sparkpair.rank=0",
+        "--label",
+        "sparkpair.epoch=7",
+        "-v",
+        "/a:/b:ro",
+        "-v",
+        "/c:/d",
+        "-e",
+        "X=1 2",
+        "-e",
+        "NCCL_IB_GID_INDEX=4",
+        parsed.image,
+        "vllm",
+        "serve",
+        "--port",
+        "8000",
     ]
 
 
@@ -106,8 +134,16 @@ MAPPED = "0000:0000:0000:0000:0000:ffff:0ac8:0001"
 
 
 def test_the_gid_is_found_wherever_it_has_moved(tmp_path: Path):
-    root = sysfs(tmp_path, {0: ("fe80::1", "IB/RoCE v1"), 2: (MAPPED, "IB/RoCE v1"), 3: (EMPTY, None),
-                            10: (MAPPED, "RoCE v2"), 11: (MAPPED, "RoCE v2")})
+    root = sysfs(
+        tmp_path,
+        {
+            0: ("fe80::1", "IB/RoCE v1"),
+            2: (MAPPED, "IB/RoCE v1"),
+            3: (EMPTY, None),
+            10: (MAPPED, "RoCE v2"),
+            11: (MAPPED, "RoCE v2"),
+        },
+    )
     assert gids.roce_v2_index("rocep1s0f0", "10.200.0.1", root) == 10
 
 
@@ -117,7 +153,8 @@ def test_no_gid_is_an_error_with_the_table_and_never_a_guess(tmp_path: Path):
         gids.roce_v2_index("rocep1s0f0", "10.200.0.1", root)
     assert str(caught.value) == (
         "rocep1s0f0 has no RoCE v2 GID for 10.200.0.1 (table: 3: 0000:0000:0000:0000:0000:ffff:c0a8:5605 RoCE v2; "
-        f"4: {MAPPED} IB/RoCE v1). Has the rail its address? ip addr; the fabric role of deploy.py sets it")
+        f"4: {MAPPED} IB/RoCE v1). Has the rail its address? ip addr; the fabric role of deploy.py sets it"
+    )
     with pytest.raises(gids.GidError) as caught:
         gids.roce_v2_index("mlx5_0", "10.200.0.1", root)
     assert str(caught.value) == "mlx5_0: no such HCA (present: rocep1s0f0)"
@@ -142,7 +179,7 @@ def test_half_a_generation_is_none(tmp_path: Path):
     store = Store(tmp_path)
     store.snapshot("a" * 64, ["zero", "one"], {})
     (tmp_path / "generations" / ("a" * 64) / "manifest.json").unlink()
-    with pytest.raises(wire.WireError, match="is not a whole generation; run deploy.py to hand it over again"):
+    with pytest.raises(wire.WireError, match=r"is not a whole generation; run deploy.py to hand it over again"):
         store.generation("a" * 64)
     assert store.snapshot("a" * 64, ["zero", "one"], {}).texts == ("zero", "one")
     store.generation("a" * 64)

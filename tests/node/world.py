@@ -1,4 +1,4 @@
-"""A small pair for tests: the real keeper and agents over real sockets; Docker and the engine are stand-ins in memory."""
+"""A small pair for tests: real keeper and agents over real sockets; Docker and the engine are stand-ins in memory."""
 
 from __future__ import annotations
 
@@ -23,11 +23,20 @@ IMAGE = "registry/engine@sha256:" + "1" * 64
 
 
 def rank_text(rank: int, knob: int = 4) -> str:
-    return json.dumps({
-        "stack": "vllm", "rank": rank, "name": "vllm_test", "image": IMAGE, "content": ["/srv/m"],
-        "container": [["--network", "host"]], "mounts": [], "directories": [], "env": [["A", "b"]],
-        "command": [["vllm", "serve", "/m"], ["--max-num-seqs", str(knob)]],
-    })
+    return json.dumps(
+        {
+            "stack": "vllm",
+            "rank": rank,
+            "name": "vllm_test",
+            "image": IMAGE,
+            "content": ["/srv/m"],
+            "container": [["--network", "host"]],
+            "mounts": [],
+            "directories": [],
+            "env": [["A", "b"]],
+            "command": [["vllm", "serve", "/m"], ["--max-num-seqs", str(knob)]],
+        }
+    )
 
 
 class FakeDocker:
@@ -47,7 +56,9 @@ class FakeDocker:
         labels = dict(word.split("=", 1) for at, word in enumerate(argv) if argv[at - 1] == "--label")
         identity = f"c{next(self._ids)}"
         self.started += 1
-        self.all[identity] = Container(identity, argv[argv.index("--name") + 1], labels, True, "running", 0, identity, "")
+        self.all[identity] = Container(
+            identity, argv[argv.index("--name") + 1], labels, True, "running", 0, identity, ""
+        )
         return 0, identity
 
     def end(self, code: int = 0) -> None:
@@ -143,18 +154,30 @@ class FakeEngine:
 
 
 def settings(port: int, **rules: Any) -> service.Service:
-    text = json.dumps({
-        "nodes": [
-            {"rank": 0, "name": "head", "local": True, "addresses": [], "netdevs": []},
-            {"rank": 1, "name": "worker", "local": True, "addresses": [], "netdevs": []},
-        ],
-        "api": {"port": port, "model": "m", "ready_path": "/health", "metrics_path": "/metrics"},
-        "canary": {"prompt": "17*23?", "expect": "391", "max_tokens": 8, "timeout_seconds": 2},
-        "watch_interval_seconds": 0.05, "lease_seconds": 3, "ready_timeout_seconds": 20, "stop_grace_seconds": 0.2,
-        "canary_interval_seconds": 60, "stuck_seconds": 60, "backoff_seconds": 0.1, "backoff_max_seconds": 0.2,
-        "restart_budget": 3, "restart_window_seconds": 3600, "generations_kept": 3, "ports": [], "start_order": [1, 0],
-        **rules,
-    })
+    text = json.dumps(
+        {
+            "nodes": [
+                {"rank": 0, "name": "head", "local": True, "addresses": [], "netdevs": []},
+                {"rank": 1, "name": "worker", "local": True, "addresses": [], "netdevs": []},
+            ],
+            "api": {"port": port, "model": "m", "ready_path": "/health", "metrics_path": "/metrics"},
+            "canary": {"prompt": "17*23?", "expect": "391", "max_tokens": 8, "timeout_seconds": 2},
+            "watch_interval_seconds": 0.05,
+            "lease_seconds": 3,
+            "ready_timeout_seconds": 20,
+            "stop_grace_seconds": 0.2,
+            "canary_interval_seconds": 60,
+            "stuck_seconds": 60,
+            "backoff_seconds": 0.1,
+            "backoff_max_seconds": 0.2,
+            "restart_budget": 3,
+            "restart_window_seconds": 3600,
+            "generations_kept": 3,
+            "ports": [],
+            "start_order": [1, 0],
+            **rules,
+        }
+    )
     return service.parse(text)
 
 
@@ -189,8 +212,13 @@ class World:
     def place(self, rank: int) -> Places:
         base = self.root / f"n{rank}"
         return Places(
-            socket=base / "s", lease=base / "lease.json", state=base / "agent.json", wanted=base / "rank.json",
-            logs=base / "logs", weights=base / "weights", cgroup=base / "cgroup",
+            socket=base / "s",
+            lease=base / "lease.json",
+            state=base / "agent.json",
+            wanted=base / "rank.json",
+            logs=base / "logs",
+            weights=base / "weights",
+            cgroup=base / "cgroup",
         )
 
     def write_wanted(self, rank: int, knob: int) -> None:
@@ -206,14 +234,21 @@ class World:
 
     async def keeper_up(self, boot_id: str = "boot") -> None:
         self.links = [
-            AgentLink(rank, ("head", "worker")[rank], (), agent.boottime, socket=self.place(rank).socket) for rank in (0, 1)
+            AgentLink(rank, ("head", "worker")[rank], (), agent.boottime, socket=self.place(rank).socket)
+            for rank in (0, 1)
         ]
         probe = EngineProbe(
-            Api(self.engine.port, "m"), CanarySettings("17*23?", "391", 8, self.settings.canary.timeout_seconds),
+            Api(self.engine.port, "m"),
+            CanarySettings("17*23?", "391", 8, self.settings.canary.timeout_seconds),
             agent.boottime,
         )
         self.keeper = Keeper(
-            self.settings, self.store, self.links, probe, code="code", boot_id=boot_id,
+            self.settings,
+            self.store,
+            self.links,
+            probe,
+            code="code",
+            boot_id=boot_id,
             status_path=self.root / "status.json",
         )
         self._working = asyncio.create_task(self.keeper.run())

@@ -90,33 +90,33 @@ def _directory(path: str, mode: str, made_by: str, why: str, where: Where = Wher
 
 OBJECTS: tuple[Object, ...] = (
     # Programs
-    _directory(LIB, "0755", "roles/keeper", "The programs that run on a node, on Python's standard library alone."),
+    _directory(LIB, "0755", "roles/node_os", "The programs that run on a node, on Python's standard library alone."),
     Object(
-        MAIN, Sort.FILE, Where.EVERY, "root:root", "0644", "roles/keeper", Life.DEPLOY,
+        MAIN, Sort.FILE, Where.EVERY, "root:root", "0644", "roles/node_os", Life.DEPLOY,
         "Entry of every program of ours; units and the forced command name it in full.",
     ),
-    _directory(f"{LIB}/node", "0755", "roles/keeper", "The modules of those programs."),
+    _directory(f"{LIB}/node", "0755", "roles/node_os", "The modules of those programs."),
     Object(
-        f"{LIB}/node/*.py", Sort.FILE, Where.EVERY, "root:root", "0644", "roles/keeper", Life.DEPLOY,
+        f"{LIB}/node/*.py", Sort.FILE, Where.EVERY, "root:root", "0644", "roles/node_os", Life.DEPLOY,
         "The modules themselves; a program reports a hash over all of them as its version.",
     ),
     Object(
-        CLI, Sort.FILE, Where.EVERY, "root:root", "0755", "roles/keeper", Life.DEPLOY,
+        CLI, Sort.FILE, Where.EVERY, "root:root", "0755", "roles/node_os", Life.DEPLOY,
         "The command of the operator on the head: `sparkpair status`, `stop`, `start`, `restart`, `follow`, `logs`.",
     ),
     # What is wanted
-    _directory(ETC, "0755", "roles/engine", "What is wanted, and the keys; nothing here changes by itself."),
-    _directory(f"{ETC}/wanted", "0755", "roles/engine", "What the last deploy asked for; a plan shows the difference."),
+    _directory(ETC, "0755", "roles/node_os", "What is wanted, and the keys; nothing here changes by itself."),
+    _directory(f"{ETC}/wanted", "0755", "roles/node_os", "What the last deploy asked for; a plan compares it."),
     Object(
         RANK_FILE, Sort.FILE, Where.EVERY, "root:root", "0600", "roles/engine", Life.DEPLOY,
         "The launch of this node's rank. Root's alone: an engine's variables may hold secrets.",
     ),
     Object(
-        SERVICE_FILE, Sort.FILE, Where.HEAD, "root:root", "0600", "roles/engine", Life.DEPLOY,
+        SERVICE_FILE, Sort.FILE, Where.HEAD, "root:root", "0600", "roles/keeper", Life.DEPLOY,
         "What the keeper supervises and how; no running rank depends on it.",
     ),
     # The rails
-    _directory(f"{ETC}/fabric", "0755", "roles/fabric", "Holds the rails' file before it is in force."),
+    _directory(f"{ETC}/fabric", "0755", "roles/node_os", "Holds the rails' file before it is in force."),
     Object(
         NETPLAN_STAGED, Sort.FILE, Where.EVERY, "root:root", "0600", "roles/fabric", Life.DEPLOY,
         "The rails as wanted; compared by the plan and put in force by a guarded step on the node.",
@@ -165,7 +165,7 @@ OBJECTS: tuple[Object, ...] = (
         "Pulls the engine's image by digest.", "systemd-run",
     ),
     # The way from the keeper to the other nodes
-    _directory(f"{ETC}/ssh", "0700", "roles/keeper", "The keeper's key and the host keys that it accepts.", Where.HEAD),
+    _directory(f"{ETC}/ssh", "0700", "roles/node_os", "The keeper's key and the host keys it accepts.", Where.HEAD),
     Object(
         KEY_FILE, Sort.FILE, Where.HEAD, "root:root", "0600", "roles/keeper", Life.DEPLOY,
         "The keeper's private key, made on the head by ssh-keygen. It never leaves the head.",
@@ -179,11 +179,11 @@ OBJECTS: tuple[Object, ...] = (
         "Each worker's ed25519 host key under the name sparkpair-rank<rank>, the same by rail and management address.",
     ),
     Object(
-        USER, Sort.USER, Where.WORKERS, "", "", "roles/keeper", Life.DEPLOY,
+        USER, Sort.USER, Where.WORKERS, "", "", "roles/node_os", Life.DEPLOY,
         "System user behind the forced command: no password (`*`), no sudo rule, no other group, owner of no file.",
     ),
-    _directory(PEER_HOME, "0755", "roles/keeper", "Its home; root's, so that its keys are not its own.", Where.WORKERS),
-    _directory(f"{PEER_HOME}/.ssh", "0755", "roles/keeper", "Root's too.", Where.WORKERS),
+    _directory(PEER_HOME, "0755", "roles/node_os", "Its home, and root's: its keys are not its own.", Where.WORKERS),
+    _directory(f"{PEER_HOME}/.ssh", "0755", "roles/node_os", "Root's too.", Where.WORKERS),
     Object(
         AUTHORIZED_KEYS, Sort.FILE, Where.WORKERS, "root:root", "0644", "roles/keeper", Life.DEPLOY,
         "One line: the keeper's public key, from the head's addresses only, for the bridge only.",
@@ -211,6 +211,10 @@ OBJECTS: tuple[Object, ...] = (
         "Settings of the rsync daemon while a copy runs.",
     ),
     Object(
+        "/run/lock/sparkpair-deploy.lock", Sort.FILE, Where.HEAD, "root:root", "0644", "deploy.py", Life.BOOT,
+        "Held by a program at the other end of the deploy's own connection, so that two deploys never mix.",
+    ),
+    Object(
         CGROUP_PARENT, Sort.CGROUP, Where.EVERY, "root", "", "Docker", Life.BOOT,
         "Parent of the engine's container: killing it ends every process of the rank.",
     ),
@@ -230,7 +234,7 @@ OBJECTS: tuple[Object, ...] = (
     ),
     Object(
         f"{VAR}/weights", Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "sparkpair-weights-*", Life.PROGRAM,
-        "Manifests: size and sha256 of each file of a directory that the engine reads.",
+        "Manifests (size and sha256 of each file that the engine reads), and marks of unfinished copies.",
     ),
     Object(
         f"{VAR}/keeper", Sort.DIRECTORY, Where.HEAD, "root:root", "0755", "keeper", Life.PROGRAM,

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from node import wire
 from spec.cluster import Cluster, Node
-from spec.objects import AGENT_UNIT, CGROUP_PARENT, KEEPER_UNIT, PROGRAM
+from spec.objects import AGENT_UNIT, CGROUP_PARENT, KEEPER_UNIT, KEY_COMMENT, PROGRAM
 from spec.stacks import GidIndex
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
@@ -109,15 +109,18 @@ def netplan_text(cluster: Cluster, node: Node) -> str:
 
 
 def authorized_keys_text(cluster: Cluster, public_key: str) -> str:
-    """The one line that lets the head's keeper reach a worker's agent, and do nothing else there."""
-    sources = ",".join(str(address) for address in addresses(cluster.head))
+    """The one line that lets the head's keeper reach a worker's agent, and do nothing else there. The key is empty
+    while it is not made yet (a plan of the first deploy): such a line lets nobody in."""
     return _environment.get_template("keeper/authorized_keys.j2").render(
-        sources=sources, command=f"{PROGRAM} bridge", public_key=_public_key(public_key)
+        sources=",".join(str(address) for address in addresses(cluster.head)),
+        command=f"{PROGRAM} bridge",
+        public_key=f"{_public_key(public_key)} {KEY_COMMENT}" if public_key else "",
     )
 
 
 def known_hosts_text(cluster: Cluster, host_keys: Mapping[int, str]) -> str:
-    """The host keys that the head accepts, by rank: `host_keys[rank]` is "ssh-ed25519 AAAA..."."""
+    """The host keys that the head accepts, by rank: `host_keys[rank]` is "ssh-ed25519 AAAA...", a comment may
+    follow."""
     rows = [(f"sparkpair-rank{node.rank}", _public_key(host_keys[node.rank])) for node in cluster.workers]
     return _environment.get_template("keeper/known_hosts.j2").render(rows=rows)
 
@@ -139,11 +142,12 @@ def addresses(node: Node) -> tuple[IPv4Address, ...]:
 
 
 def _public_key(text: str) -> str:
-    """A node says what its key is, and the answer goes into a file that grants access: only a key's shape passes."""
-    key = text.strip()
-    if not re.fullmatch(r"ssh-ed25519 [A-Za-z0-9+/]+=*( [A-Za-z0-9@._ -]*)?", key):
-        raise ValueError(f"not an ed25519 public key: {key[:80]!r}")
-    return key
+    """The key without its comment. A node says what its key is, and the answer goes into files that grant access: what
+    has not the shape of a key is refused."""
+    found = re.fullmatch(r"(ssh-ed25519 [A-Za-z0-9+/]{16,}=*)( [^\r\n]*)?", text.strip())
+    if found is None:
+        raise ValueError(f"not an ed25519 public key: {text.strip()[:80]!r}")
+    return found.group(1)
 
 
 def _env_value(value: str | GidIndex) -> object:

@@ -139,19 +139,31 @@ def test_known_hosts() -> None:
     snapshot.check("known_hosts", render.known_hosts_text(CLUSTERS["three-nodes"], HOST_KEYS))
 
 
+def test_a_key_that_is_not_made_yet() -> None:
+    """A plan of the first deploy: the line is there, and lets nobody in."""
+    text = render.authorized_keys_text(CLUSTERS["vllm-exl3"], "")
+    assert text.endswith(",restrict \n")
+
+
+def test_a_nodes_comment_is_not_taken() -> None:
+    """What follows the key is the node's own text and goes nowhere."""
+    text = render.known_hosts_text(CLUSTERS["vllm-exl3"], {1: HOST_KEYS[1] + " root@Bob's (spark) ✓"})
+    assert text.splitlines()[1:] == [f"sparkpair-rank1 {HOST_KEYS[1]}"]
+
+
 @pytest.mark.parametrize(
     "key",
     [
-        "",
         "garbage",
-        "ssh-rsa AAAA",
-        "ssh-ed25519 AAAA\nssh-ed25519 BBBB",
-        'ssh-ed25519 AA"AA',
-        "command=x ssh-ed25519 A",
+        "ssh-rsa AAAAC3NzaC1lZDI1NTE5AAAAI",
+        "ssh-ed25519 AAAA",
+        f"{HOST_KEYS[1]}\n{HOST_KEYS[2]}",
+        'ssh-ed25519 AAAAC3NzaC1lZDI1"NTE5AAAAI',
+        f'command="/bin/sh" {HOST_KEYS[1]}',
     ],
 )
-def test_a_key_that_is_none_is_not_written(key: str) -> None:
-    """What a node says is its key goes into a file that grants access: only a key's shape passes."""
+def test_what_is_no_key_is_not_written(key: str) -> None:
+    """What a node says is its key goes into files that grant access: only a key's shape passes."""
     with pytest.raises(ValueError, match="not an ed25519 public key"):
         render.authorized_keys_text(CLUSTERS["vllm-exl3"], key)
     with pytest.raises(ValueError, match="not an ed25519 public key"):

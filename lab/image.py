@@ -53,7 +53,8 @@ VLLM = """#!/usr/bin/python3
 import sys
 from vllm.entrypoints.cli.main import main
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())
 """
 
 VLLM_METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n"

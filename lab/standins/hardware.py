@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import select
+import shutil
 import socket
 import stat
 import subprocess
@@ -119,6 +120,13 @@ class Port:
 
 def present_ports():
     """Lay a copy of /sys/class with an infiniband class over the real one; links within it keep working."""
+    # Started again after a failure: what lies over the real places goes first.
+    for place in ("/proc/meminfo", "/sys/class"):
+        while subprocess.run(["umount", "--recursive", place], capture_output=True).returncode == 0:
+            pass
+    for place in CLASS.glob("*"):
+        subprocess.run(["umount", str(place)], capture_output=True)
+    shutil.rmtree(CLASS, ignore_errors=True)
     CLASS.mkdir(parents=True)
     for entry in sorted(os.listdir("/sys/class")):
         (CLASS / entry).mkdir()

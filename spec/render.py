@@ -18,6 +18,7 @@ from spec.stacks import GidIndex
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
 GENERATED = "by Sparkpair; edit group_data/all.py and inventory.py"
+"""Stands in the ranks' texts, which the engine hash covers: other words here would restart every pair."""
 
 ADDED: tuple[tuple[str, ...], ...] = (("--cgroup-parent", CGROUP_PARENT),)
 """What we add to a stack's own launch, besides the labels: one cgroup whose kill ends the container and all in it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
 import subprocess
@@ -140,6 +141,71 @@ def test_messages_cite_pages_that_exist() -> None:
             elif fragment and fragment not in _anchors(Path(page)):
                 wrong.append(f"{path}: {page}#{fragment}")
     assert not wrong, "\n".join(wrong)
+
+
+@cache
+def _said() -> tuple[str, ...]:
+    """Every text in the product's code; what an f-string puts in is `…`."""
+    texts: list[str] = []
+    for path in repository.python_files():
+        if path.parts[0] in ("tests", "lab"):
+            continue
+        for found in ast.walk(ast.parse(_read(path))):
+            if isinstance(found, ast.JoinedStr):
+                parts = [part.value if isinstance(part, ast.Constant) else "…" for part in found.values]
+                texts.append("".join(str(part) for part in parts))
+            elif isinstance(found, ast.Constant) and isinstance(found.value, str):
+                texts.append(found.value)
+    return tuple(texts)
+
+
+def _messages() -> list[str]:
+    """What troubleshooting.md says that our programs say: the first cells of its tables, engine messages apart."""
+    page = _read(Path("docs/troubleshooting.md"))
+    page = re.sub(r"^What upstream vLLM.*?(?=^## )", "", page, flags=re.MULTILINE | re.DOTALL)
+    page = page.partition("## Slow, or strange")[0]
+    cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("|")]
+    said = [message for cell in cells for message in re.findall(r"`([^`]+)`", cell)]
+    return [message for message in said if message not in _OF_OTHERS]
+
+
+# ssh's own words.
+_OF_OTHERS = {"Host key verification failed", "Permission denied (publickey)", "stopped"}
+
+
+@pytest.mark.parametrize("message", _messages())
+def test_troubleshooting_knows_what_is_said(message: str) -> None:
+    """A message that the page explains is one that the code can print."""
+    for piece in message.split("…"):
+        words = re.sub(r"^(waiting|backoff|resting): ", "", piece).strip(" ;:,()")
+        if len(words) > 3:
+            assert any(words in text for text in _said()), f"nothing says {words!r}"
+
+
+def test_troubleshooting_explains_each_refusal() -> None:
+    """Each thing that a check can find broken before a deploy stands on the page."""
+    explained = [piece.strip(" ;:,()") for message in _messages() for piece in message.split("…") if len(piece) > 5]
+    missing = []
+    for path in sorted((repository.ROOT / "checks").glob("*.py")):
+        if path.name not in ("access.py", "rails.py", "staging.py", "content.py"):
+            continue
+        for function in ast.parse(path.read_text()).body:
+            # What only verify.py asks of a pair that was deployed says its own remedy.
+            if isinstance(function, ast.FunctionDef) and function.name not in ("are_set_up", "image_layers"):
+                missing += [
+                    f"{path.name}: {text}" for text in _broken(function) if not any(e in text for e in explained)
+                ]
+    assert not missing, "not in docs/troubleshooting.md:\n" + "\n".join(missing)
+
+
+def _broken(function: ast.FunctionDef) -> Iterator[str]:
+    for found in ast.walk(function):
+        if isinstance(found, ast.Call) and isinstance(found.func, ast.Name) and found.func.id == "broken":
+            statement = found.args[1]
+            if isinstance(statement, ast.JoinedStr):
+                yield "".join(str(p.value) if isinstance(p, ast.Constant) else "…" for p in statement.values)
+            elif isinstance(statement, ast.Constant):
+                yield str(statement.value)
 
 
 def test_readme_gives_the_two_commands_first() -> None:

@@ -216,7 +216,7 @@ class Agent:
             await self._clear(0.0)
             self._check_ports(ports)
             for directory in spec.directories:
-                Path(directory).mkdir(parents=True, exist_ok=True)
+                _make_directory(Path(directory))
             index = {
                 value: gids.roce_v2_index(value.hca, value.address, self._places.infiniband)
                 for _, value in spec.env
@@ -391,6 +391,16 @@ async def _run(argv: list[str], timeout: float) -> tuple[int, str]:
             raise
         return 124, f"no answer within {timeout:.0f} s"
     return process.returncode or 0, output.decode(errors="replace")
+
+
+def _make_directory(path: Path) -> None:
+    """Make a directory of the engine's, below a user's home or elsewhere; it belongs to whom its parent belongs."""
+    if path.is_dir():
+        return
+    _make_directory(path.parent)
+    path.mkdir()
+    owner = path.parent.stat()
+    os.chown(path, owner.st_uid, owner.st_gid)
 
 
 def _docker_logs(container: str, lines: int) -> list[str]:

@@ -82,7 +82,14 @@ class Keeper:
     async def tick(self) -> None:
         """One look and what follows from it."""
         view = await self._look()
-        memory, actions = decide.decide(self._settings.rules, self.memory, view)
+        judged = self.memory
+        memory, actions = decide.decide(self._settings.rules, judged, view)
+        failures = [action.reason for action in actions if isinstance(action, decide.Failed)]
+        logs = await self._tails() if failures else []
+        if self.memory is not judged:
+            return  # somebody asked for something meanwhile: look again with that in mind
+        for reason in failures:
+            self._failed(reason, logs, memory)
         self._remember(memory)
         for action in actions:
             await self._act(action)
@@ -209,8 +216,6 @@ class Keeper:
                 self._promote()
             elif isinstance(action, decide.Ready):
                 self._ready(action.seconds)
-            else:
-                await self._failed(action.reason)
         except (Away, Refusal) as error:
             log(f"{error}; asking again", "warning")
 
@@ -245,21 +250,24 @@ class Keeper:
         log(f"generation {(self.memory.accepted or '')[:12]} answers, {seconds:.1f} s after its start", "notice")
         self._store.record("ready", engine=self.memory.accepted, seconds=round(seconds, 1))
 
-    async def _failed(self, reason: str) -> None:
-        logs = await asyncio.gather(*(self._tail(link) for link in self._links))
+    def _failed(self, reason: str, logs: list[list[str]], memory: Memory) -> None:
+        """Keep why it failed, with both ranks' last lines, before anything is taken away."""
         self._counters["failures"] += 1
         self._last_failure = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "engine": self.memory.accepted,
+            "engine": memory.accepted,
             "reason": reason,
             "logs": {str(rank): lines for rank, lines in enumerate(logs)},
         }
         self._save()
-        log(f"generation {(self.memory.accepted or '')[:12]} failed: {reason}", "error")
-        self._store.record("failed", engine=self.memory.accepted, reason=reason)
-        if self.memory.phase is Phase.RESTING:
-            log(f"resting: {self.memory.reason}. To try again: sparkpair start", "error")
-            self._store.record("resting", reason=self.memory.reason)
+        log(f"generation {(memory.accepted or '')[:12]} failed: {reason}", "error")
+        self._store.record("failed", engine=memory.accepted, reason=reason)
+        if memory.phase is Phase.RESTING:
+            log(f"resting: {memory.reason}. To try again: sparkpair start", "error")
+            self._store.record("resting", reason=memory.reason)
+
+    async def _tails(self) -> list[list[str]]:
+        return list(await asyncio.gather(*(self._tail(link) for link in self._links)))
 
     async def _tail(self, link: AgentLink) -> list[str]:
         try:

@@ -172,7 +172,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def _typed(data: Mapping[str, Any], key: str, kind: type) -> Any:
-    value = data[key] if key in data else None
+    value = data.get(key)
     if not isinstance(value, kind) or isinstance(value, bool):
         raise ValueError(f"{key} is {value!r}, wanted {kind.__name__}")
     return value

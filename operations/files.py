@@ -39,27 +39,28 @@ def install_directories(run: Run, wanted: dict[str, tuple[str, str, str]]) -> Co
 def put(run: Run, path: str, text: str, mode: str, owner: str = "root", group: str = "root") -> Commands:
     """The commands of install_file, for operations that install more than one thing."""
     now = known(run.seen().files, "what is installed").get(path)
-    yield from replace(path, text, mode, owner, group, now, now is not None and now.sha256 == digest(text))
+    if now is None or now.sha256 != digest(text):
+        _show(path, text, now)
+        yield write(path, text, mode, owner, group)
+    elif (now.mode, now.owner, now.group) != (mode, owner, group):
+        place = shlex.quote(path)
+        yield StringCommand("chown", f"{owner}:{group}", place, "&& chmod", mode, place)
+    else:
+        noop(f"{path} is as wanted")
 
 
-def replace(path: str, text: str, mode: str, owner: str, group: str, now: File | None, is_same: bool) -> Commands:
-    """The commands that make a file what it must be, from what it is.
+def write(path: str, text: str, mode: str, owner: str = "root", group: str = "root") -> StringCommand:
+    """The command that replaces a file, as a whole or not at all.
 
     Not pyinfra's files.put: that goes through a file in /tmp which others can read and whose name they can guess,
     writes into the file that is in force, and takes nine commands.
     """
     place, new = shlex.quote(path), shlex.quote(f"{path}.sparkpair-new")
-    if not is_same:
-        _show(path, text, now)
-        yield StringCommand(
-            "umask 077 && cat >", new, "&& chown", f"{owner}:{group}", new, "&& chmod", mode, new, "&& sync", new,
-            "&& mv -fT", new, place,
-            _stdin=text,
-        )  # fmt: skip
-    elif now is not None and (now.mode, now.owner, now.group) != (mode, owner, group):
-        yield StringCommand("chown", f"{owner}:{group}", place, "&& chmod", mode, place)
-    else:
-        noop(f"{path} is as wanted")
+    return StringCommand(
+        "umask 077 && cat >", new, "&& chown", f"{owner}:{group}", new, "&& chmod", mode, new, "&& sync", new,
+        "&& mv -fT", new, place,
+        _stdin=text,
+    )  # fmt: skip
 
 
 def _show(path: str, text: str, now: File | None) -> None:

@@ -12,6 +12,7 @@ from pyinfra.api.command import FunctionCommand, StringCommand
 from pyinfra.api.host import Host
 from pyinfra.api.state import State
 
+from facts.values import ACTIVE
 from operations.core import Commands, callback
 
 PROGRAM = ("/usr/bin/python3", "-sEB", "/usr/local/lib/sparkpair/main.py")
@@ -41,25 +42,26 @@ def follow(state: State, host: Host, unit: str) -> bool:
     """Tell what the unit says until it ends; False, with its last lines, if it failed."""
     del state
     name = shlex.quote(f"{unit}.service")
+    # A unit that ended well is gone, and with it the id of its invocation.
     look = (
-        f"systemctl show --property=ActiveState --property=Result --property=ExecMainStatus {name}; "
-        f"journalctl --quiet --unit={name} --output=cat --lines=1 --no-pager"
+        f"systemctl show --property=ActiveState --value {name};"
+        f" id=$(systemctl show --property=InvocationID --value {name});"
+        ' [ -z "$id" ] || journalctl --quiet _SYSTEMD_INVOCATION_ID=$id --output=cat --lines=1 --no-pager'
     )
     said, began = "", time.monotonic()
     while True:
         ok, output = host.run_shell_command(StringCommand(look), _sudo=True)
-        if not ok:
+        if not ok or not output.stdout_lines:
             host.log_styled(f"{unit} could not be asked: {output.stderr}", fg="red", log_func=logger.error)
             return False
-        facts = dict(line.split("=", 1) for line in output.stdout_lines[:3] if "=" in line)
-        line = output.stdout_lines[-1] if len(output.stdout_lines) > len(facts) else ""
-        if line and line != said:
-            host.log(line)
-            said = line
-        if facts.get("ActiveState") not in ("active", "activating", "deactivating", "reloading"):
+        active, *lines = output.stdout_lines
+        if lines and lines[-1] != said:
+            said = lines[-1]
+            host.log(said)
+        if active not in (*ACTIVE, "deactivating"):
             break
         time.sleep(POLL_SECONDS if time.monotonic() - began < 30 else QUIET_POLL_SECONDS)
-    if facts.get("ActiveState") == "failed":
+    if active == "failed":
         _, log = host.run_shell_command(
             StringCommand(f"journalctl --quiet --unit={name} --output=cat --lines={LAST_LINES} --no-pager"), _sudo=True
         )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 
 from pyinfra.api.command import StringCommand
 from pyinfra.api.deploy import deploy
 
 from facts.values import known
 from operations.core import Commands, node_operation, noop
-from operations.files import install_directories, install_file, replace
+from operations.files import install_directories, install_file, write
 from operations.run import Run
 from spec import objects
 
@@ -61,15 +62,12 @@ def install_user(run: Run) -> Commands:
 def install_programs(run: Run) -> Commands:
     """The files of node/, and none that an earlier release left."""
     there = known(run.seen().trees, "its programs")[objects.LIB]
-    files = known(run.seen().files, "what is installed")
     wanted = run.programs
-    for path, data in sorted(wanted.items()):
-        if there.get(path) != hashlib.sha256(data).hexdigest():
-            full = f"{objects.LIB}/{path}"
-            yield from replace(full, data.decode(), "644", "root", "root", files.get(full), False)
-    for path in sorted(set(there) - set(wanted)):
-        yield StringCommand("rm -f", f"{objects.LIB}/{path}")
-    if not set(there) - set(wanted) and all(
-        there.get(path) == hashlib.sha256(data).hexdigest() for path, data in wanted.items()
-    ):
+    differing = [path for path, data in sorted(wanted.items()) if there.get(path) != hashlib.sha256(data).hexdigest()]
+    left_over = sorted(set(there) - set(wanted))
+    for path in differing:
+        yield write(f"{objects.LIB}/{path}", wanted[path].decode(), "644")
+    for path in left_over:
+        yield StringCommand("rm -f", shlex.quote(f"{objects.LIB}/{path}"))
+    if not differing and not left_over:
         noop(f"the programs {run.programs_hash[:12]} are installed")

@@ -37,7 +37,6 @@ ENV = {
     "TORCHDYNAMO_DISABLE": "1",
     # Properties of this CPU build that a GPU image would not have: the product need not know them.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
     "OMP_NUM_THREADS": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",

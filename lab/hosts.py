@@ -152,13 +152,19 @@ def start(host: Host) -> None:
     """Switch a host on; returns at once."""
     if is_on(host):
         return
+    # A host that lost its supervisor would not come back from a reboot: it starts afresh.
+    kill(host)
     daemon([sys.executable, "-m", "lab", "supervise", host.name], host.directory / "supervisor.log",
            host.directory / KEEPER)  # fmt: skip
 
 
 def cut_power(host: Host) -> None:
-    """Take the power away: SIGKILL to the host's PID 1, and the kernel ends everything in it at that instant."""
+    """Take the power away: the cables go dark, then SIGKILL to the host's PID 1 ends everything in it.
+
+    In this order, because the kernel closes the sockets of killed processes politely, and a peer would be told.
+    """
     pid = init_of(host)
+    network.power_off(host)
     if pid is not None:
         os.kill(pid, signal.SIGKILL)
     if not wait_until(lambda: not is_on(host), 20, 0.02):

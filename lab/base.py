@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 from lab import disks, settings
-from lab.shell import LabError, digest, quiet, run, say, stage, write
+from lab.shell import LabError, contained, digest, quiet, run, say, stage, write
 
 SUITE = "trixie"
 """Nearer to DGX OS (Ubuntu 24.04) than the machine's own Debian 12: systemd 257, Docker 26, netplan 1.1."""
@@ -30,6 +30,7 @@ TOOLS = {
     "ssh": "openssh-client",
     "mkfs.ext4": "e2fsprogs",
     "losetup": "mount",
+    "setpriv": "util-linux",
     "curl": "curl",
 }
 """Programs that the lab runs on the machine, and the packages that hold them."""
@@ -104,8 +105,8 @@ def bootstrap(name: str, suite: str, packages: list[str]) -> Path:
     shutil.rmtree(draft, ignore_errors=True)
     draft.parent.mkdir(parents=True, exist_ok=True)
     with stage(f"Debian {suite}, {len(packages)} packages"):
-        run("mmdebstrap", "--quiet", "--variant=minbase", "--format=directory", f"--include={','.join(packages)}",
-            *SLIM, suite, draft, mirror())  # fmt: skip
+        run(*contained("mmdebstrap", "--quiet", "--variant=minbase", "--format=directory",
+                       f"--include={','.join(packages)}", *SLIM, suite, draft, mirror()))  # fmt: skip
     shutil.rmtree(draft / "var/lib/apt/lists", ignore_errors=True)
     draft.rename(tree)
     return tree

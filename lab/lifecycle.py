@@ -9,13 +9,17 @@ from pathlib import Path
 
 from lab import base, disks, hosts, image, model, network, registry, settings
 from lab.settings import HOSTS
-from lab.shell import LabError, quiet, recorded, replace, run, say, stage
+from lab.shell import LabError, recorded, replace, run, say, stage
 
 MEMORY_GIB = 5.0
 """Both hosts, their Docker daemons and a real engine on each, measured 3.5 GiB, and room to work."""
 
 HOST_DISK_GIB = 6.0
 """What one host writes in a full pass: the engine image, while it is pulled a second time, logs."""
+
+
+KEPT = settings.LAB / "disks-kept"
+"""Says that the hosts' disks were left on purpose; without it they are what a killed run left."""
 
 
 def available_memory_gib() -> float:
@@ -85,7 +89,8 @@ def up(hosts_only: bool = False) -> None:
     else:
         build()
         layers = base.host_layers()
-    clear()
+    clear(keep_disks=KEPT.exists())
+    KEPT.unlink(missing_ok=True)
     with stage("up"):
         network.create_control()
         registry.start()
@@ -132,6 +137,10 @@ def down(keep_disks: bool = False) -> None:
     """Stop the lab; the hosts' disks go too unless they are kept for the next `up`."""
     with stage("down"):
         clear(keep_disks)
+        if keep_disks:
+            KEPT.touch()
+        else:
+            KEPT.unlink(missing_ok=True)
 
 
 def clean(keep_caches: bool = False) -> None:
@@ -177,10 +186,3 @@ def status(as_json: bool) -> int:
         if facts["rails_cut"]:
             print(f"  rails cut: {facts['rails_cut']}")
     return 0 if stands and all(hosts.is_on(host) for host in HOSTS.values()) else 1
-
-
-def used_gib(place: Path) -> float:
-    """What a directory really takes on disk."""
-    if not place.exists() or not quiet("du", "--version"):
-        return 0.0
-    return int(run("du", "-sxk", place).stdout.split()[0]) / 2**20

@@ -179,8 +179,8 @@ def pushing() -> Iterator[Push]:
         path = Path(directory) / "registry.sock"
         config = write_settings("push", {"net": "unix", "addr": str(path)})
         with settings.REGISTRY_LOG.open("ab") as log:
-            server = subprocess.Popen([str(program()), "serve", str(config)], stdin=subprocess.DEVNULL,
-                                      stdout=log, stderr=log)  # fmt: skip
+            words = ["setpriv", "--pdeathsig", "KILL", str(program()), "serve", str(config)]
+            server = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             wait_until(lambda: path.exists() or server.poll() is not None, 15, 0.05)
             if not path.exists():

@@ -53,6 +53,15 @@ def inside(namespace: str, *command: Any) -> list[str]:
     return ["nsenter", f"--net=/run/netns/{namespace}", "--", *[str(word) for word in command]]
 
 
+def contained(*command: Any) -> list[str]:
+    """The command line of a program that ends with the lab command that started it, children and all.
+
+    A killed `build` must not leave a pip behind that still writes into a tree which the next build makes anew.
+    """
+    return ["setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child", "--",
+            *[str(word) for word in command]]  # fmt: skip
+
+
 def digest(*parts: str | bytes) -> str:
     """A short key over inputs, unambiguous about where one ends and the next begins."""
     total = hashlib.sha256()

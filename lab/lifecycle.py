@@ -52,8 +52,10 @@ def make_key() -> None:
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", settings.KEY)
 
 
-def build() -> None:
+def build(room_checked: bool = False) -> None:
     """Make or find all that `up` needs: packages, trees, images."""
+    if not room_checked and not is_up():
+        check_room()
     base.install_tools()
     make_key()
     image.build(base.host_layers)
@@ -82,13 +84,12 @@ def up(hosts_only: bool = False) -> None:
         say(f"already up{hint}")
         return
     check_room()
-    base.install_tools()
-    make_key()
     if hosts_only:
-        layers = base.host_layers()
+        base.install_tools()
+        make_key()
     else:
-        build()
-        layers = base.host_layers()
+        build(room_checked=True)
+    layers = base.host_layers()
     clear(keep_disks=KEPT.exists())
     KEPT.unlink(missing_ok=True)
     with stage("up"):

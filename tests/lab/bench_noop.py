@@ -55,8 +55,8 @@ def main(words: Sequence[str]) -> int:
         "| run | median s | min | max | n | commands on the head | on the worker |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
         *(
-            f"| {name} | {statistics.median(taken):.2f} | {min(taken):.2f} | {max(taken):.2f} | {len(taken)} "
-            f"| {counts[name][settings.HEAD.hostname]} | {counts[name][settings.WORKER.hostname]} |"
+            f"| {name} | {statistics.median(taken):.2f} | {min(taken):.2f} | {max(taken):.2f} "
+            f"| {len(taken)} | {counts[name][settings.HEAD.hostname]} | {counts[name][settings.WORKER.hostname]} |"
             for name, taken in times.items()
         ),
         "",
@@ -65,8 +65,10 @@ def main(words: Sequence[str]) -> int:
     print("\n".join(lines))
     TABLE.parent.mkdir(parents=True, exist_ok=True)
     head = [
-        "# What a deploy costs when there is nothing to do", "",
-        f"Written by `make bench-noop` on {time.strftime('%Y-%m-%d %H:%M')}, on the simulated pair while it serves.", "",
+        "# What a deploy costs when there is nothing to do",
+        "",
+        f"Written by `make bench-noop` on {time.strftime('%Y-%m-%d %H:%M')}, on the simulated pair while it serves.",
+        "",
     ]
     TABLE.write_text("\n".join([*head, *lines]) + "\n")
     return 0 if ratio <= LIMIT else 1

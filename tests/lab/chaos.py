@@ -1,9 +1,9 @@
 """The long tables on the simulated pair: `make chaos`. Resumable: a row that passed at this commit is not run again.
 
-    python -m tests.lab.chaos              run what is missing, then write docs/results/chaos.md
-    python -m tests.lab.chaos --list       name the rows
-    python -m tests.lab.chaos --again      forget former results first
-    python -m tests.lab.chaos WORD ...     only rows whose name holds one of the words
+python -m tests.lab.chaos              run what is missing, then write docs/results/chaos.md
+python -m tests.lab.chaos --list       name the rows
+python -m tests.lab.chaos --again      forget former results first
+python -m tests.lab.chaos WORD ...     only rows whose name holds one of the words
 """
 
 from __future__ import annotations
@@ -91,8 +91,7 @@ def run(row: Row, commit: str) -> Result:
     except (AssertionError, pair.NoAnswer, OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
         traceback.print_exc()
         seen, passed = f"{type(error).__name__}: {error}"[:600], False
-    return Result(
-        row.name, row.engine, passed, seen, time.monotonic() - begun, time.strftime("%Y-%m-%d %H:%M"), commit)
+    return Result(row.name, row.engine, passed, seen, time.monotonic() - begun, time.strftime("%Y-%m-%d %H:%M"), commit)
 
 
 def load() -> dict[str, Result]:
@@ -109,15 +108,27 @@ def save(results: dict[str, Result]) -> None:
 
 def product_commit() -> str:
     """The newest commit that changed what the rows exercise; documents do not count."""
-    places = ["deploy.py", "verify.py", "config.py", "spec", "facts", "checks", "roles", "operations", "templates",
-              "node", "lab"]
+    places = [
+        "deploy.py",
+        "verify.py",
+        "config.py",
+        "spec",
+        "facts",
+        "checks",
+        "roles",
+        "operations",
+        "templates",
+        "node",
+        "lab",
+    ]
     return git("log", "-1", "--format=%h", "--", *[place for place in places if Path(place).exists()])
 
 
 def git(*words: str) -> str:
     """What git says."""
     return subprocess.run(
-        ["git", *words], cwd=settings.CHECKOUT, capture_output=True, text=True, check=True).stdout.strip()
+        ["git", *words], cwd=settings.CHECKOUT, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def write_table(results: Sequence[Result]) -> None:
@@ -140,7 +151,8 @@ def write_table(results: Sequence[Result]) -> None:
         outcome = "passed" if result.passed else "**failed**"
         lines.append(
             f"| {result.name} | {result.engine} | {outcome} | {result.seconds:.0f} | {seen} | {result.when} "
-            f"| {result.commit} |")
+            f"| {result.commit} |"
+        )
     TABLE.parent.mkdir(parents=True, exist_ok=True)
     TABLE.write_text("\n".join(lines) + "\n")
 

@@ -7,7 +7,7 @@ import signal
 import time
 
 from lab.settings import HEAD, HOSTS, WORKER, Host
-from tests.lab import pair
+from tests.lab import chaos_frame, chaos_refusals, pair
 from tests.lab.chaos import Row
 
 ROLES = ("Node OS", "Fabric", "Docker", "Image", "Weights", "Engine", "Keeper")
@@ -64,15 +64,20 @@ def killed_in_transfer(what: str) -> str:
         if what == "weights":
             pair.wait_for(
                 lambda: pair.on(WORKER, "systemctl is-active sparkpair-weights-copy", check=False).strip() == "active",
-                60, "the copy to run", 0.1)
+                60,
+                "the copy to run",
+                0.1,
+            )
         else:
             time.sleep(3)
         deploy.kill()
         deploy.wait()
     seen = recovers(handed_over=False)
     if what == "weights":
-        sums = [pair.on(host, f"sha256sum < {path}/extra.bin") for host, path in
-                ((HEAD, "/srv/models/tiny"), (WORKER, "/srv/weights/tiny"))]
+        sums = [
+            pair.on(host, f"sha256sum < {path}/extra.bin")
+            for host, path in ((HEAD, "/srv/models/tiny"), (WORKER, "/srv/weights/tiny"))
+        ]
         assert sums[0] == sums[1], "the copy differs"
         seen += f"; {BIG_FILE_MIB} MiB copied, sha256 equal"
         pair.on(HEAD, "rm /srv/models/tiny/extra.bin")
@@ -317,32 +322,59 @@ def cut_rail(seconds: int) -> str:
 
 ROWS: list[Row] = [
     Row("no-op deploy", "real", no_operation),
-    *[Row(f"SIGKILL {title} on the {host.name}, {'streaming' if busy else 'idle'}", "real",
-          functools.partial(killed, "real", host, title, busy))
-      for host, title in ENGINE_PARTS for busy in (False, True)],
-    Row("both off (head, worker), on (head, worker)", "real",
-        functools.partial(power_cut, "real", (HEAD, WORKER), (HEAD, WORKER))),
-    Row("both off (worker, head), on (worker, head)", "real",
-        functools.partial(power_cut, "real", (WORKER, HEAD), (WORKER, HEAD))),
+    *[
+        Row(
+            f"SIGKILL {title} on the {host.name}, {'streaming' if busy else 'idle'}",
+            "real",
+            functools.partial(killed, "real", host, title, busy),
+        )
+        for host, title in ENGINE_PARTS
+        for busy in (False, True)
+    ],
+    Row(
+        "both off (head, worker), on (head, worker)",
+        "real",
+        functools.partial(power_cut, "real", (HEAD, WORKER), (HEAD, WORKER)),
+    ),
+    Row(
+        "both off (worker, head), on (worker, head)",
+        "real",
+        functools.partial(power_cut, "real", (WORKER, HEAD), (WORKER, HEAD)),
+    ),
     Row("deploy killed while waiting", "real", killed_while_waiting),
     Row("every slot filled with endless streams", "real", endless_streams),
-    *[Row(f"SIGKILL {title} on the {host.name}, {'streaming' if busy else 'idle'}, again", "contract",
-          functools.partial(killed, "contract", host, title, busy))
-      for host, title in ENGINE_PARTS for busy in (False, True)],
-    Row("both off (head, worker), on (worker, head)", "contract",
-        functools.partial(power_cut, "contract", (HEAD, WORKER), (WORKER, HEAD))),
-    Row("both off (worker, head), on (head, worker)", "contract",
-        functools.partial(power_cut, "contract", (WORKER, HEAD), (HEAD, WORKER))),
+    *[
+        Row(
+            f"SIGKILL {title} on the {host.name}, {'streaming' if busy else 'idle'}, again",
+            "contract",
+            functools.partial(killed, "contract", host, title, busy),
+        )
+        for host, title in ENGINE_PARTS
+        for busy in (False, True)
+    ],
+    Row(
+        "both off (head, worker), on (worker, head)",
+        "contract",
+        functools.partial(power_cut, "contract", (HEAD, WORKER), (WORKER, HEAD)),
+    ),
+    Row(
+        "both off (worker, head), on (head, worker)",
+        "contract",
+        functools.partial(power_cut, "contract", (WORKER, HEAD), (HEAD, WORKER)),
+    ),
     Row("newer keeper, changed watch interval", "contract", service_change),
     Row("deploy killed after the hand-over", "contract", killed_after_hand_over),
     Row("Ctrl-C while waiting", "contract", interrupted),
     Row("two deploys at once", "contract", two_at_once),
     Row("worker switched off, then deploy", "contract", node_unreachable),
     Row("engine's rail cut for 20 s", "contract", functools.partial(cut_rail, 20)),
-    *[Row(f"deploy killed as role {role} begins", "contract", functools.partial(killed_at_role, role))
-      for role in ROLES],
+    *[
+        Row(f"deploy killed as role {role} begins", "contract", functools.partial(killed_at_role, role))
+        for role in ROLES
+    ],
     Row("deploy killed while the image is pulled", "contract", functools.partial(killed_in_transfer, "image")),
     Row("deploy killed while the weights are copied", "contract", functools.partial(killed_in_transfer, "weights")),
     Row("deploy killed as the hand-over begins", "contract", killed_before_hand_over),
+    *chaos_refusals.ROWS,
+    *chaos_frame.ROWS,
 ]
-

@@ -101,8 +101,13 @@ def enter_control_namespace() -> None:
 def start_deploy(*arguments: str, env: dict[str, str] | None = None) -> Deploy:
     """Begin a run of pyinfra from lab/; `-y` and the like are the caller's."""
     process = subprocess.Popen(
-        pyinfra_command(list(arguments)), cwd=settings.SOURCE, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, errors="replace",
+        pyinfra_command(list(arguments)),
+        cwd=settings.SOURCE,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
         env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
     )
     deploy = Deploy(process)
@@ -119,8 +124,13 @@ def dry(*arguments: str) -> Run:
     """A whole `--dry --json` run; stderr apart, so that the JSON can be read."""
     begun = time.monotonic()
     done = subprocess.run(
-        pyinfra_command(["--dry", "--json", *arguments]), cwd=settings.SOURCE, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=DEPLOY_SECONDS, check=False,
+        pyinfra_command(["--dry", "--json", *arguments]),
+        cwd=settings.SOURCE,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEPLOY_SECONDS,
+        check=False,
     )
     text = done.stdout if done.returncode == 0 else done.stdout + done.stderr
     return Run(done.returncode, text, time.monotonic() - begun)
@@ -134,7 +144,8 @@ def verify(*arguments: str) -> Run:
 def on(host: settings.Host, command: str, *, check: bool = True, seconds: float = 120) -> str:
     """What a command says on a host, as root and without ssh."""
     done = subprocess.run(
-        hosts.exec_command(host, command), capture_output=True, text=True, timeout=seconds, check=False)
+        hosts.exec_command(host, command), capture_output=True, text=True, timeout=seconds, check=False
+    )
     if check and done.returncode != 0:
         raise AssertionError(f"{host.name}: {command!r} exited {done.returncode}: {done.stdout}{done.stderr}")
     return done.stdout
@@ -176,7 +187,8 @@ def ask(prompt: str = "Who are you?", seconds: float = 60, **more: Any) -> str:
     """One chat answer from the head's API. Raises NoAnswer. The caller is in the control namespace."""
     body = {"model": model_name(), "messages": [{"role": "user", "content": prompt}], "max_tokens": 100, **more}
     request = urllib.request.Request(
-        f"http://{HEAD.address}:{API_PORT}/v1/chat/completions", json.dumps(body).encode(),
+        f"http://{HEAD.address}:{API_PORT}/v1/chat/completions",
+        json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
     try:
@@ -269,11 +281,16 @@ class Streams:
 
     def _one(self) -> None:
         body = {
-            "model": model_name(), "messages": [{"role": "user", "content": "go on"}], "stream": True,
-            "max_tokens": self._max_tokens, "ignore_eos": True, "chat_template_kwargs": {"loop": True},
+            "model": model_name(),
+            "messages": [{"role": "user", "content": "go on"}],
+            "stream": True,
+            "max_tokens": self._max_tokens,
+            "ignore_eos": True,
+            "chat_template_kwargs": {"loop": True},
         }
         request = urllib.request.Request(
-            f"http://{HEAD.address}:{API_PORT}/v1/chat/completions", json.dumps(body).encode(),
+            f"http://{HEAD.address}:{API_PORT}/v1/chat/completions",
+            json.dumps(body).encode(),
             {"Content-Type": "application/json"},
         )
         with urllib.request.urlopen(request, timeout=60) as answer:
@@ -309,12 +326,14 @@ def fresh_hosts() -> None:
 def lab(*words: str, seconds: float = 1800) -> str:
     """One lab command, as a person would give it."""
     done = subprocess.run(
-        [sys.executable, "-m", "lab", *words], cwd=settings.CHECKOUT, capture_output=True, text=True, timeout=seconds,
+        [sys.executable, "-m", "lab", *words],
+        cwd=settings.CHECKOUT,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
         check=False,
     )
     if done.returncode != 0:
         said = done.stdout[-1500:] + done.stderr[-1500:]
         raise AssertionError(f"lab {' '.join(words)} exited {done.returncode}: {said}")
     return done.stdout
-
-

@@ -46,7 +46,9 @@ def test_one_knob_is_one_line_per_node_and_one_restart():
     changed = [line.split("]", 1)[-1].strip() for line in shown.text.splitlines()]
     changed = [line for line in changed if line.startswith(("+ ", "- ", "+", "-")) and "max-num-seqs" in line]
     assert sorted(line.replace(" ", "") for line in changed) == [
-        *['+["--max-num-seqs","8"],'] * 2, *['-["--max-num-seqs","4"],'] * 2], shown.text
+        *['+["--max-num-seqs","8"],'] * 2,
+        *['-["--max-num-seqs","4"],'] * 2,
+    ], shown.text
 
     before = pair.status()
     run = pair.deploy("--data", "max_num_seqs=8")

@@ -108,7 +108,8 @@ class Store:
         if self._history.is_file() and self._history.stat().st_size > HISTORY_BYTES:
             lines = self._history.read_text(errors="replace").splitlines(keepends=True)
             wire.write_atomic(self._history, "".join(lines[len(lines) // 2 :]))
-        with self._history.open("a") as stream:
+        descriptor = os.open(self._history, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "a") as stream:
             stream.write(json.dumps(entry) + "\n")
         return entry
 

@@ -82,8 +82,9 @@ def install_control() -> None:
     site = settings.LAB / f"cache/site-{version}"
     if not (site / "pyinfra").is_dir():
         subprocess.run(
-            [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:",
-             "--python-version", version, "--target", str(site), "--require-hashes", "-r", "requirements.lock"],
+            [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps",
+             "--only-binary=:all:", "--python-version", version, "--target", str(site), "--require-hashes",
+             "-r", "requirements.lock"],
             cwd=settings.CHECKOUT, check=True)  # fmt: skip
     files = subprocess.run(
         ["git", "ls-files"], cwd=settings.CHECKOUT, capture_output=True, text=True, check=True

@@ -83,8 +83,9 @@ class Deploy:
     def listen(self) -> None:
         def read() -> None:
             assert self.process.stdout is not None
-            for line in self.process.stdout:
-                self.lines.append(line.rstrip("\n"))
+            with self.process.stdout as stream:
+                for line in stream:
+                    self.lines.append(line.rstrip("\n"))
 
         self._reader = threading.Thread(target=read, daemon=True)
         self._reader.start()

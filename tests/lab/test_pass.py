@@ -13,7 +13,7 @@ from tests.lab import pair
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab"), pytest.mark.timeout(900)]
 
 RESTART = "Keeper | Restart the pair"
-WANTED = "Engine | Install the wanted settings"
+WANTED = "Engine | Install the wanted launch"
 
 
 def test_a_deploy_makes_the_pair_answer():

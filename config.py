@@ -98,9 +98,7 @@ def _guard_signals():
     def stop(number, frame):
         del frame
         began = state.current_stage >= StateStage.Execute
-        after = (
-            f"What the nodes are doing by themselves, they finish. {_AGAIN}" if began else "No node was changed."
-        )
+        after = f"What the nodes are doing by themselves, they finish. {_AGAIN}" if began else "No node was changed."
         # At once: unwinding would wait for the nodes.
         os.write(2, f"\n--> {words[number]}. {after}\n".encode())
         sys.stdout.flush()

@@ -1,8 +1,8 @@
 """Make the nodes be what group_data/all.py says. A second run does nothing.
 
-    pyinfra inventory.py deploy.py            shows what would change, and asks
-    pyinfra -y inventory.py deploy.py         does it
-    pyinfra --dry --diff inventory.py deploy.py
+pyinfra inventory.py deploy.py            shows what would change, and asks
+pyinfra -y inventory.py deploy.py         does it
+pyinfra --dry --diff inventory.py deploy.py
 """
 
 from pyinfra import inventory

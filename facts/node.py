@@ -135,9 +135,7 @@ def node_facts(host: Host, query: Query) -> NodeFacts:
         if seen.facts is None or seen.key != key:
             seen.probes += 1
             changes = seen.changes
-            found = host.get_fact(
-                NodeProbe, query=text, _sudo=False, _ignore_errors=True, _timeout=TIMEOUT_SECONDS
-            )
+            found = host.get_fact(NodeProbe, query=text, _sudo=False, _ignore_errors=True, _timeout=TIMEOUT_SECONDS)
             if changes != seen.changes:
                 return found  # the node was changed meanwhile: good enough for the asker, kept for nobody else
             seen.facts, seen.key = found, key

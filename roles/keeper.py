@@ -12,13 +12,14 @@ from checks import pair
 from checks.pair import Todo
 from facts.node import forget
 from facts.values import STATUS, UnknownFact, known
+from operations import wanted
 from operations.core import Commands, callback, fail, is_executing, node_operation, noop
 from operations.files import put
-from operations.run import Run, digest
+from operations.run import Run
 from operations.units import shell
 from spec import objects
 from spec.cluster import Node
-from spec.render import authorized_keys_text, engine_hash, known_hosts_text, rank_text, service_text, unit_text
+from spec.render import authorized_keys_text, known_hosts_text, service_text, unit_text
 
 COMMAND = objects.CLI
 ANSWER_SECONDS = 30
@@ -120,12 +121,11 @@ def start_keeper(run: Run) -> Commands:
         noop("the keeper is on the head")
         return
     status = pair.status_of(run.seen())
-    wanted = (run.programs_hash, digest(service_text(run.cluster)))
-    if status is not None and (status.code, status.service) == wanted:
+    code, service = run.programs_hash, wanted.service(run)
+    if status is not None and (status.code, status.service) == (code, service):
         noop(f"the keeper runs {run.programs_hash[:12]}")
         return
     yield from _restart(objects.KEEPER_UNIT)
-    code, service = wanted
     yield StringCommand(
         f"for i in $(seq {4 * ANSWER_SECONDS}); do",
         f"grep -q {code} {STATUS} 2>/dev/null && grep -q {service} {STATUS} && exit 0; sleep 0.25; done;",
@@ -140,23 +140,29 @@ def hand_over(run: Run, when: Todo) -> Commands:
         noop("the keeper is on the head")
         return
     now = pair.accepted(run.seen())
-    wanted = wanted_engine(run)
+    engine = wanted.engine(run)
     if now.desired == "stop":
         text = f"the pair is stopped on purpose, and stays so: sudo sparkpair start on {run.node.name}"
-        if now.engine != wanted:
+        if now.engine != engine:
             text += " starts the launch accepted before; deploy again after that for this one"
         noop(text)
         if when is Todo.START:
             run.host.log_styled(text, fg="yellow", log_func=logger.warning)
         return
-    if pair.todo(now, wanted) is not when:
-        noop(f"the keeper has accepted {(now.engine or 'nothing')[:12]}, and is {now.phase}")
+    if pair.todo(now, engine) is not when:
+        noop(f"the keeper has accepted {short(now.engine)}, and is {now.phase}")
         return
-    if wanted is None:
-        if is_executing():
-            raise fail("the weights have no manifest on some node, though the weights role has made them")
-        wanted = "unknown"
-    yield shell([COMMAND, "accept", wanted])
+    if engine is None and is_executing():
+        raise fail("the weights have no manifest on some node, though the weights role has made them")
+    if when is Todo.RESTART and not is_executing():
+        text = f"the pair serves {short(now.engine)}; wanted is {short(engine)}: one restart"
+        run.host.log_styled(text, fg="yellow", log_func=logger.info)
+    yield shell([COMMAND, "accept", engine or "unknown"])
+
+
+def short(engine: str | None) -> str:
+    """An engine hash for a person."""
+    return engine[:12] if engine else "one that is not known yet"
 
 
 @node_operation
@@ -185,14 +191,6 @@ def follow(state: State, host: Host, run: Run) -> bool:
         text = f"the pair does not serve; it is {why}. More: sudo sparkpair status; docs/troubleshooting.md"
         host.log_styled(text, fg="red", log_func=logger.error)
     return bool(ok)
-
-
-def wanted_engine(run: Run) -> str | None:
-    """The engine hash of what is wanted; None while the weights have no identity yet."""
-    identities = pair.wanted_identities(run.cluster, run.all_seen())
-    if identities is None:
-        return None
-    return engine_hash([rank_text(run.cluster, node) for node in run.cluster.nodes], identities)
 
 
 def _agent_code(run: Run, node: Node) -> str | None:

@@ -58,12 +58,14 @@ ROOMS: dict[str, Room] = {
     "spec.load": Room((*_CLUSTER, "spec.knobs", "spec.presets"), ("pyinfra", "pydantic")),
     "spec.docs": Room(("spec",), ("pydantic",)),
     "facts": Room(("facts", "node"), ("pyinfra",)),
+    # The one client of the served API: what an application would use.
+    "facts.api": Room(("facts",), ("openai", "httpx")),
     # Sent to the node and run there, before anything of ours is installed.
     "facts.probe": Room(("node",)),
     "checks": Room(("checks", *_CLUSTER, "spec.objects", "facts")),
     # What several roles need of pyinfra, and the run that they belong to; it knows no role.
     "operations": Room(
-        ("operations", *_CLUSTER, "spec.load", "spec.resolve", "spec.render", "spec.objects", "facts", "node"),
+        ("operations", *_CLUSTER, "spec.render", "spec.objects", "facts", "checks", "node"),
         ("pyinfra", "gevent", "paramiko"),
     ),
     "roles": Room((*_CLUSTER, "spec.render", "spec.objects", "facts", "checks", "operations", "node"), ("pyinfra",)),

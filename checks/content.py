@@ -147,7 +147,7 @@ def _nowhere(cluster: Cluster, name: str, seen: Mapping[str, Content]) -> Iterat
             told.append(f"{node.name} has nothing in {here.path}")
         else:
             told.append(f"{node.name} lacks {', '.join(here.missing[:3])} in {here.path}")
-    if told:
+    if told and not any(here.outside for here in seen.values()):
         yield broken(
             "",
             f"{name}: no node has them whole; {'; '.join(told)}",

@@ -237,6 +237,8 @@ class NodeFacts:
     host_key: str | Unknown = Unknown("not probed")
     units: Mapping[str, Unit] | Unknown = Unknown("not probed")
     gpus: tuple[tuple[str, ...], ...] | Unknown = Unknown("not probed")
+    agent_code: str | Unknown | None = Unknown("not probed")
+    """Which programs the rank agent runs, or ran last since boot."""
     status: Status | Unknown | None = Unknown("not probed")
     """What the keeper published; None on a node where none has run since boot."""
     kept: tuple[str | None, str] | Unknown | None = Unknown("not probed")
@@ -248,6 +250,14 @@ class UnknownFact(OperationError):
 
     def __init__(self, what: str, unknown: Unknown) -> None:
         super().__init__(f"{what} is unknown: {unknown.reason}")
+
+
+def item(values: Mapping[str, T] | Unknown, name: str, what: str) -> T:
+    """One of several values, or UnknownFact where they were not read, or this one was not among them."""
+    found = known(values, what)
+    if name not in found:
+        raise UnknownFact(what, Unknown(f"{name} is not in the probe's answer"))
+    return found[name]
 
 
 def known(value: T | Unknown, what: str) -> T:
@@ -308,11 +318,13 @@ def parse(document: object) -> NodeFacts:
         host_key=part("host_key", _host_key),
         units=part("units", lambda value: _each(value, _unit)),
         gpus=part("gpu", lambda value: tuple(tuple(_strings(row)) for row in _list(value or []))),
+        agent_code=_kept(documents, LEASE, lambda value: _string(_mapping(value)["code"])),
         status=_kept(documents, STATUS, _status),
         kept=_kept(documents, KEEPER_STATE, _keeper_state),
     )
 
 
+LEASE = "/run/sparkpair/lease.json"
 STATUS = "/run/sparkpair/status.json"
 KEEPER_STATE = "/var/lib/sparkpair/keeper/state.json"
 

@@ -55,7 +55,7 @@ class Places:
     wanted: Path = paths.WANTED_RANK
     logs: Path = paths.LOGS
     weights: Path = paths.WEIGHTS
-    cgroup: Path = paths.ENGINE_CGROUP
+    cgroups: tuple[Path, ...] = paths.ENGINE_CGROUPS
     infiniband: Path = gids.SYSFS
     net: Path = Path("/sys/class/net")
 
@@ -99,6 +99,10 @@ class Agent:
         except (Refused, DockerError, wire.WireError, gids.GidError, OSError) as error:
             answer = {"ok": False, "error": str(error)}
         return {"id": message.get("id"), "epoch": self._lease.epoch, **answer}
+
+    def announce(self) -> None:
+        """Leave word of which programs run here, beside the lease: a deploy compares them with those installed."""
+        self._save_lease()
 
     async def watch_lease(self) -> None:
         """End the rank when nobody renews the lease: no rank outlives its pair."""
@@ -319,7 +323,7 @@ class Agent:
         return lease
 
     def _save_lease(self) -> None:
-        data = {**dataclasses.asdict(self._lease), "boot_id": self._boot_id}
+        data = {**dataclasses.asdict(self._lease), "boot_id": self._boot_id, "code": self._code}
         temporary = self._places.lease.with_suffix(".new")
         temporary.write_text(json.dumps(data))  # on a tmpfs: nothing to sync
         os.replace(temporary, self._places.lease)
@@ -340,18 +344,20 @@ class Agent:
     def _processes(self) -> int:
         """Processes below our cgroup parent; 0 when it does not exist."""
         count = 0
-        for path in self._places.cgroup.rglob("cgroup.procs"):
-            try:
-                count += len(path.read_text().split())
-            except OSError:
-                continue
+        for cgroup in self._places.cgroups:
+            for path in cgroup.rglob("cgroup.procs"):
+                try:
+                    count += len(path.read_text().split())
+                except OSError:
+                    continue
         return count
 
     def _kill_cgroup(self) -> None:
-        try:
-            (self._places.cgroup / "cgroup.kill").write_text("1")
-        except FileNotFoundError:
-            pass  # no container was ever started, or systemd took the empty slice away
+        for cgroup in self._places.cgroups:
+            try:
+                (cgroup / "cgroup.kill").write_text("1")
+            except FileNotFoundError:
+                pass  # the other driver's, or no container was ever started
 
     def _keep_log(self, container: Container) -> None:
         lines = _docker_logs(container.id, LOG_LINES_KEPT)
@@ -457,6 +463,7 @@ async def serve(agent: Agent, path: Path) -> None:
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    agent.announce()
     lease = asyncio.create_task(agent.watch_lease())
     log("rank agent ready")
     await stop.wait()

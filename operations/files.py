@@ -11,7 +11,7 @@ from pyinfra.context import ctx_host, ctx_state
 from pyinfra.facts.files import FileContents
 from pyinfra.operations.util.files import generate_color_diff
 
-from facts.values import File, known
+from facts.values import File, item
 from operations.core import Commands, node_operation, noop
 from operations.run import Run, digest
 
@@ -25,10 +25,10 @@ def install_file(run: Run, path: str, text: str, mode: str, owner: str = "root",
 @node_operation
 def install_directories(run: Run, wanted: dict[str, tuple[str, str, str]]) -> Commands:
     """Make directories exist: {path: (mode, owner, group)}, parents before what is in them."""
-    files = known(run.seen().files, "what is installed")
+    files = run.seen().files
     done = True
     for path, (mode, owner, group) in wanted.items():
-        now = files[path]
+        now = item(files, path, "what is installed")
         if now is None or (now.kind, now.mode, now.owner, now.group) != ("directory", mode, owner, group):
             done = False
             yield StringCommand("install", "-d", "-m", mode, "-o", owner, "-g", group, shlex.quote(path))
@@ -38,7 +38,7 @@ def install_directories(run: Run, wanted: dict[str, tuple[str, str, str]]) -> Co
 
 def put(run: Run, path: str, text: str, mode: str, owner: str = "root", group: str = "root") -> Commands:
     """The commands of install_file, for operations that install more than one thing."""
-    now = known(run.seen().files, "what is installed").get(path)
+    now = item(run.seen().files, path, "what is installed")
     if now is None or now.sha256 != digest(text):
         _show(path, text, now)
         yield write(path, text, mode, owner, group)

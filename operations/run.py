@@ -15,7 +15,7 @@ from pyinfra.context import ctx_host, ctx_inventory, ctx_state
 
 import node as node_package
 from facts.node import Query, node_facts
-from facts.values import KEEPER_STATE, STATUS, NodeFacts
+from facts.values import KEEPER_STATE, LEASE, STATUS, NodeFacts
 from node import wire
 from spec import objects
 from spec.cluster import Cluster, Node, Settings, StatedNode
@@ -95,7 +95,7 @@ def query(settings: Settings, node: StatedNode) -> Query:
         texts=(f"{objects.KEY_FILE}.pub",),
         trees=(objects.LIB,),
         targets=(f"{objects.VAR}/current", f"{objects.VAR}/last-good"),
-        documents=(STATUS, KEEPER_STATE),
+        documents=(LEASE, STATUS, KEEPER_STATE),
         accounts=(objects.USER,),
         tools=TOOLS,
         netdevs=tuple(rail.netdev for rail in node.rails),

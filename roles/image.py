@@ -6,7 +6,7 @@ from pyinfra.api.deploy import deploy
 
 from checks import staging
 from checks.verdict import failures
-from facts.values import known
+from facts.values import item, known
 from operations.core import Commands, fail, is_executing, node_operation, noop
 from operations.run import Run
 from operations.units import carry_out
@@ -25,8 +25,8 @@ def image(run: Run) -> None:
 def pull_image(run: Run) -> Commands:
     """Pull by digest in a unit of its own; a pull that is at work already is followed."""
     reference = run.cluster.image
-    now = known(run.seen().docker, "Docker")
-    if known(now.images[reference], f"the image {staging.short(reference)}") is not None:
+    name = f"the image {staging.short(reference)}"
+    if known(item(known(run.seen().docker, "Docker").images, reference, name), name) is not None:
         noop(f"{staging.short(reference)} is here")
         return
     # The login that the operator made for a private registry is in their own home.

@@ -11,14 +11,13 @@ from pyinfra.api.state import State
 from checks import pair
 from checks.pair import Todo
 from facts.node import forget
-from facts.values import STATUS, UnknownFact, known
+from facts.values import STATUS, item, known
 from operations import wanted
 from operations.core import Commands, callback, fail, is_executing, node_operation, noop
 from operations.files import put
 from operations.run import Run
 from operations.units import shell
 from spec import objects
-from spec.cluster import Node
 from spec.render import authorized_keys_text, known_hosts_text, service_text, unit_text
 
 COMMAND = objects.CLI
@@ -56,8 +55,9 @@ def install_key(run: Run) -> Commands:
     if not run.node.is_head:
         noop("the keeper is on the head")
         return
-    files = known(run.seen().files, "what is installed")
-    if files[objects.KEY_FILE] is not None and files[f"{objects.KEY_FILE}.pub"] is not None:
+    files = run.seen().files
+    halves = [item(files, path, "the keeper's key") for path in (objects.KEY_FILE, f"{objects.KEY_FILE}.pub")]
+    if None not in halves:
         noop("the keeper has its key")
         return
     yield StringCommand(
@@ -76,7 +76,7 @@ def install_trust(run: Run) -> Commands:
         keys = {node.rank: known(run.seen(node).host_key, f"{node.name}'s host key") for node in run.cluster.workers}
         yield from put(run, objects.KNOWN_HOSTS, known_hosts_text(run.cluster, keys), "644")
         return
-    public = known(run.seen(run.cluster.head).texts, "the keeper's public key")[f"{objects.KEY_FILE}.pub"]
+    public = item(run.seen(run.cluster.head).texts, f"{objects.KEY_FILE}.pub", "the keeper's public key")
     if public is None:
         if is_executing():
             raise fail(f"{objects.KEY_FILE}.pub is not on {run.cluster.head.name}, though it was made a moment ago")
@@ -93,7 +93,7 @@ def install_unit(run: Run, unit: str) -> Commands:
         return
     yield from put(run, f"{objects.UNIT_DIRECTORY}/{unit}", unit_text(unit), "644")
     # Looked at anew after the file was written; a reload that an earlier run did not get to is made up for.
-    now = known(run.seen().units, "its units")[unit]
+    now = item(run.seen().units, unit, "its units")
     if now.needs_reload:
         yield StringCommand("systemctl daemon-reload")
     if now.file_state != "enabled":
@@ -103,13 +103,10 @@ def install_unit(run: Run, unit: str) -> Commands:
 @node_operation
 def start_agent(run: Run) -> Commands:
     """The agent runs, and runs the installed programs. Its rank goes on while it is replaced."""
-    now = known(run.seen().units, "its units")[objects.AGENT_UNIT]
-    running = _agent_code(run, run.node)
-    if now.is_active and running == run.programs_hash:
+    seen = run.seen()
+    now = item(seen.units, objects.AGENT_UNIT, "its units")
+    if now.is_active and known(seen.agent_code, "which programs the agent runs") == run.programs_hash:
         noop(f"the agent runs {run.programs_hash[:12]}")
-        return
-    if now.is_active and running is None and _keeper_is_active(run):
-        noop("the keeper cannot say which programs the agent runs")
         return
     yield from _restart(objects.AGENT_UNIT)
 
@@ -191,21 +188,6 @@ def follow(state: State, host: Host, run: Run) -> bool:
         text = f"the pair does not serve; it is {why}. More: sudo sparkpair status; docs/troubleshooting.md"
         host.log_styled(text, fg="red", log_func=logger.error)
     return bool(ok)
-
-
-def _agent_code(run: Run, node: Node) -> str | None:
-    """Which programs the node's agent runs, as the keeper last heard from it."""
-    try:
-        status = pair.status_of(run.seen(run.cluster.head))
-    except UnknownFact:
-        return None
-    rank = status.ranks.get(node.rank) if status else None
-    return rank.code if rank else None
-
-
-def _keeper_is_active(run: Run) -> bool:
-    units = known(run.seen(run.cluster.head).units, "its units")
-    return units[objects.KEEPER_UNIT].is_active
 
 
 def _restart(unit: str) -> Commands:

@@ -8,7 +8,7 @@ import shlex
 from pyinfra.api.command import StringCommand
 from pyinfra.api.deploy import deploy
 
-from facts.values import known
+from facts.values import item
 from operations.core import Commands, node_operation, noop
 from operations.files import install_directories, install_file, write
 from operations.run import Run
@@ -43,7 +43,7 @@ def install_user(run: Run) -> Commands:
     if run.node.is_head:
         noop(f"the head has no user {objects.USER}")
         return
-    account = known(run.seen().accounts, "its users")[objects.USER]
+    account = item(run.seen().accounts, objects.USER, "its users")
     if account is None:
         yield StringCommand(
             f"useradd --system --user-group --home-dir {objects.PEER_HOME} --no-create-home --shell /bin/sh",
@@ -61,7 +61,7 @@ def install_user(run: Run) -> Commands:
 @node_operation
 def install_programs(run: Run) -> Commands:
     """The files of node/, and none that an earlier release left."""
-    there = known(run.seen().trees, "its programs")[objects.LIB]
+    there = item(run.seen().trees, objects.LIB, "its programs")
     wanted = run.programs
     differing = [path for path, data in sorted(wanted.items()) if there.get(path) != hashlib.sha256(data).hexdigest()]
     left_over = sorted(set(there) - set(wanted))

@@ -6,7 +6,7 @@ from pyinfra.api.deploy import deploy
 
 from checks import content
 from checks.content import Plan, Step
-from facts.values import known
+from facts.values import item
 from node.content import manifest_name
 from operations.core import Commands, fail, is_executing, node_operation, noop
 from operations.run import Run
@@ -45,8 +45,7 @@ def record_manifests(run: Run) -> Commands:
 def serve_weights(run: Run) -> Commands:
     """Serve what another node lacks, read-only, to that node's rail addresses, until the copy is done."""
     mine = [plan for plan in _plans(run) if plan.source == run.node.name and Step.COPY in plan.steps.values()]
-    units = known(run.seen().units, "its units")
-    if not mine or units[f"{SERVE_UNIT}.service"].is_active:
+    if not mine or item(run.seen().units, f"{SERVE_UNIT}.service", "its units").is_active:
         noop("every node has the weights" if not mine else "the weights are being served")
         return
     argv = [*PROGRAM, "weights", "serve"]
@@ -77,9 +76,9 @@ def copy_weights(run: Run) -> Commands:
 @node_operation
 def stop_serving(run: Run) -> Commands:
     """The daemon is there only while somebody copies."""
-    units = known(run.seen().units, "its units")
+    unit = item(run.seen().units, f"{SERVE_UNIT}.service", "its units")
     needed = any(plan.source == run.node.name and Step.COPY in plan.steps.values() for plan in _plans(run))
-    if not units[f"{SERVE_UNIT}.service"].is_active and (is_executing() or not needed):
+    if not unit.is_active and (is_executing() or not needed):
         noop("the weights are not being served")
         return
     yield stop(SERVE_UNIT)

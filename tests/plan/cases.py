@@ -1,0 +1,187 @@
+"""The cases that are planned: what the nodes are, what is stated, and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from facts.values import LEASE, STATUS
+from spec import objects
+from spec.cluster import Cluster
+from tests.plan import world
+from tests.plan.world import World, converged, fresh
+from tests.unit import pair
+
+PLAN = ("--dry", "--json")
+
+
+def nothing(_: World) -> None:
+    """No change."""
+
+
+def as_it_is(_: str, data: dict[str, Any]) -> dict[str, Any]:
+    """The node's data unchanged."""
+    return data
+
+
+@dataclass(frozen=True)
+class Case:
+    """One command line on one state of the nodes."""
+
+    name: str
+    state: Callable[[Cluster], World] = converged
+    change: Callable[[World], None] = nothing
+    options: tuple[str, ...] = PLAN
+    inventory: str = "inventory.py"
+    deploy: str = "deploy.py"
+    more: dict[str, object] = field(default_factory=dict)
+    """Settings that are stated now, but not those of which the state was made."""
+    data: Callable[[str, dict[str, Any]], dict[str, Any]] = as_it_is
+    banner: tuple[str, ...] = ()
+
+    @property
+    def settled(self) -> dict[str, object]:
+        return dict(pair.UPSTREAM)
+
+    @property
+    def stated(self) -> dict[str, object]:
+        return {**self.settled, **self.more}
+
+
+def status(**changes: object) -> Callable[[World], None]:
+    """The keeper says something else."""
+    return lambda world: world.head["documents"][STATUS]["json"].update(changes)
+
+
+def old_agent(world: World) -> None:
+    world.worker["documents"][LEASE]["json"]["code"] = "0" * 64
+
+
+def both(*changes: Callable[[World], None]) -> Callable[[World], None]:
+    def change(world: World) -> None:
+        for one in changes:
+            one(world)
+
+    return change
+
+
+def lost_rail(world: World) -> None:
+    world.worker["links"]["enp1s0f1np1"].update(mtu=1500)
+
+
+def on_trial(world: World) -> None:
+    """Put into force, but never confirmed: the former file stands."""
+    world.worker["files"][objects.NETPLAN_FILE] = world_file("# before\n", "600")
+
+
+def world_file(text: str, mode: str) -> dict[str, Any]:
+    return world.file(text, mode)
+
+
+def registered_only(world: World) -> None:
+    world.worker["docker"].update(registered=True, runtimes=["runc"])
+
+
+def no_copy_yet(world: World) -> None:
+    world.worker["content"]["weights"].update(present=False, files=[], identity=None)
+
+
+def half_a_copy(world: World) -> None:
+    files = [["config.json", 700, None], ["model-00001-of-00001.safetensors", 1000, None]]
+    world.worker["content"]["weights"].update(present=True, files=files, identity=None, copying=IDENTITY)
+
+
+IDENTITY = world.IDENTITY
+OTHER_IMAGE = "192.168.77.1:5000/vllm-cpu@sha256:" + "6" * 64
+
+
+def touched_weights(world: World) -> None:
+    for node in (world.head, world.worker):
+        weights = node["content"]["weights"]
+        weights.update(identity=None, files=[[path, size, None] for path, size, _ in weights["files"]])
+
+
+def keeper_died(world: World) -> None:
+    world.head["units"][objects.KEEPER_UNIT] = unit("failed")
+
+
+def unit(active: str) -> dict[str, Any]:
+    return world.unit(active)
+
+
+def other_image_asked(world: World) -> None:
+    for node in (world.head, world.worker):
+        node["docker"]["images"][OTHER_IMAGE] = None
+
+
+def without_sudo(world: World) -> None:
+    world.nodes["@fake/spark-b"] = {"sudo": False, "user": "bob"}
+
+
+def garbled(world: World) -> None:
+    world.nodes["@fake/spark-b"] = "bash: warning: here is no probe"  # type: ignore[assignment]
+
+
+def cut_short(world: World) -> None:
+    world.nodes["@fake/spark-b"] = '{"format":1,"sudo":true,"us'  # type: ignore[assignment]
+
+
+def no_docker_and_a_taken_port(world: World) -> None:
+    world.worker["docker"].update(client=None)
+    world.head["ports"]["8000"] = {"pid": 812, "command": "python3", "container": None}
+
+
+def wrong_rail(name: str, data: dict[str, Any]) -> dict[str, Any]:
+    if name.endswith("b"):
+        data["rails"][0]["address"] = "10.210.0.2/24"
+    return data
+
+
+def mistyped_data(name: str, data: dict[str, Any]) -> dict[str, Any]:
+    return {**data, "managment_address": "192.168.1.9"} if name.endswith("b") else data
+
+
+CASES = (
+    # What a deploy would do
+    Case("fresh", fresh),
+    Case("converged"),
+    Case("converged, after a login banner", banner=("Welcome to DGX OS", "{not json")),
+    Case("a knob", options=(*PLAN, "--data", "max_num_seqs=8")),
+    Case("a knob, shown", options=("--dry", "--diff", "--data", "max_num_seqs=8")),
+    Case("a watch interval", more={"watch_interval_seconds": 2}),
+    Case("a smoke prompt", more={"smoke_prompt": "Hello?"}),
+    Case("the rails' MTU", more={"rail_mtu": 4000}),
+    Case("an image", change=other_image_asked, more={"image": OTHER_IMAGE}),
+    Case("older programs run", change=both(status(code="0" * 64), old_agent)),
+    Case("the keeper loaded other settings", change=status(service="0" * 64)),
+    Case("the keeper died", change=keeper_died),
+    Case("starting", change=status(phase="starting")),
+    Case("resting", change=status(phase="resting", reason="6 failures")),
+    Case("stopped on purpose", change=status(phase="stopped", desired="stop")),
+    Case("stopped on purpose, and a knob", change=status(phase="stopped", desired="stop"), more={"max_num_seqs": 8}),
+    Case("another generation is accepted", change=status(accepted="0" * 64)),
+    Case("a rail lost its MTU", change=lost_rail),
+    Case("the rails were never confirmed", change=on_trial),
+    Case("Docker was not restarted", change=registered_only),
+    Case("the worker lacks the weights", change=no_copy_yet),
+    Case("a copy was interrupted", change=half_a_copy),
+    Case("the weights were touched", change=touched_weights),
+    # Refused
+    Case("no sudo", fresh, without_sudo),
+    Case("garbled", fresh, garbled),
+    Case("cut short", fresh, cut_short),
+    Case("two refusals", fresh, no_docker_and_a_taken_port),
+    Case("one node only", options=(*PLAN, "--limit", "@fake/spark-b")),
+    Case("all but one node", options=(*PLAN, "--exclude", "head")),
+    Case("a limit that matches nothing", options=(*PLAN, "--limit", "spark-x")),
+    Case("an exclude that leaves nothing", options=(*PLAN, "--exclude", "*")),
+    Case("a mistyped inventory", inventory="inventroy.py"),
+    Case("a mistyped deploy file", deploy="depoly.py"),
+    Case("nobody to confirm", options=()),
+    Case("unknown knob", options=(*PLAN, "--data", "max_len=8")),
+    Case("impossible value", more={"max_num_seqs": 0}),
+    Case("wrong type", more={"api_port": "http"}),
+    Case("unknown data of a node", data=mistyped_data),
+    Case("rails in different networks", data=wrong_rail),
+)

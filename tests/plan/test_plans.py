@@ -1,0 +1,156 @@
+"""What a deploy would do, by pyinfra's own --dry --json on two pretended hosts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.plan.cases import CASES
+from tests.plan.conftest import Outcome
+
+A, B = "@fake/spark-a", "@fake/spark-b"
+BOTH, HEAD, WORKER = [A, B], [A], [B]
+
+FRESH = {
+    "Node OS | Install the directories": BOTH,
+    "Node OS | Install the user sparkpair": WORKER,
+    "Node OS | Install the programs": BOTH,
+    "Node OS | Install the sparkpair command": BOTH,
+    "Fabric | Install 60-sparkpair.yaml": BOTH,
+    "Fabric | Set the rails up": BOTH,
+    "Docker | Register the NVIDIA runtime": BOTH,
+    "Docker | Restart Docker": BOTH,
+    "Image | Pull the engine image": BOTH,
+    "Weights | Record the manifest of the weights": HEAD,
+    "Weights | Start serving the weights on the rails": HEAD,
+    "Weights | Copy the weights over the rail": WORKER,
+    "Weights | Stop serving the weights": HEAD,
+    "Engine | Install the wanted launch": BOTH,
+    "Keeper | Install the keeper's settings": HEAD,
+    "Keeper | Install the keeper's key": HEAD,
+    "Keeper | Install what lets the keeper in": BOTH,
+    "Keeper | Install sparkpair-agent.service": BOTH,
+    "Keeper | Install sparkpair-keeper.service": HEAD,
+    "Keeper | Start the new agent": BOTH,
+    "Keeper | Start the new keeper": HEAD,
+    "Keeper | Start the pair": HEAD,
+}
+START, RESTART = {"Keeper | Start the pair": HEAD}, {"Keeper | Restart the pair": HEAD}
+LAUNCH = {"Engine | Install the wanted launch": BOTH}
+COPY = {
+    "Weights | Start serving the weights on the rails": HEAD,
+    "Weights | Copy the weights over the rail": WORKER,
+    "Weights | Stop serving the weights": HEAD,
+}
+
+PLANS: dict[str, dict[str, list[str]]] = {
+    "fresh": FRESH,
+    "converged": {},
+    "converged, after a login banner": {},
+    "a knob": LAUNCH | RESTART,
+    "a watch interval": {"Keeper | Install the keeper's settings": HEAD, "Keeper | Start the new keeper": HEAD},
+    "a smoke prompt": {},
+    "the rails' MTU": {"Fabric | Install 60-sparkpair.yaml": BOTH, "Fabric | Set the rails up": BOTH},
+    "an image": {"Image | Pull the engine image": BOTH} | LAUNCH | RESTART,
+    "older programs run": {"Keeper | Start the new agent": WORKER, "Keeper | Start the new keeper": HEAD},
+    "the keeper loaded other settings": {"Keeper | Start the new keeper": HEAD},
+    "the keeper died": {"Keeper | Start the new keeper": HEAD},
+    "starting": {},
+    "resting": START,
+    "stopped on purpose": {},
+    "stopped on purpose, and a knob": LAUNCH,
+    "another generation is accepted": RESTART,
+    "a rail lost its MTU": {"Fabric | Set the rails up": WORKER},
+    "the rails were never confirmed": {"Fabric | Set the rails up": WORKER},
+    "Docker was not restarted": {"Docker | Restart Docker": WORKER},
+    "the worker lacks the weights": COPY,
+    "a copy was interrupted": COPY,
+    "the weights were touched": {"Weights | Record the manifest of the weights": BOTH} | RESTART,
+}
+
+PREFLIGHT = "Preflight refused; no node was changed.\n"
+SETTINGS = "Settings refused; no node was changed.\n"
+LEFT_OUT = (
+    PREFLIGHT + f"  this run leaves out {A}: the nodes serve as one, so they are deployed as one.\n"
+    "    Fix: run again without --limit and --exclude"
+)
+
+REFUSALS: dict[str, str] = {
+    "no sudo": PREFLIGHT
+    + f"  {B}: sudo wants a password from bob. It is not asked for: it would show in the node's process list\n"
+    "    Fix: sudo visudo -f /etc/sudoers.d/sparkpair, with this line:\n"
+    "      bob ALL=(ALL) NOPASSWD:ALL",
+    "garbled": PREFLIGHT + f"  {B}: could not be looked at: the probe answered 'bash: warning: here is no probe'\n"
+    "    Fix: make it answer, then run again",
+    "cut short": PREFLIGHT + f"  {B}: could not be looked at: the probe's answer is damaged: Unterminated string "
+    "starting at: line 1 column 25 (char 24)\n"
+    "    Fix: make it answer, then run again",
+    "two refusals": PREFLIGHT + f"  {A}: port 8000 (api_port) is taken by python3 (process 812)\n"
+    "    Fix: end that, or state another api_port\n"
+    f"  {B}: Docker is not installed\n"
+    "    Fix: sudo apt-get install docker.io, or Docker's own packages; DGX OS brings them",
+    "one node only": LEFT_OUT,
+    "all but one node": LEFT_OUT,
+    "a limit that matches nothing": f"--limit spark-x leaves no host of {A}, {B}; no node was changed",
+    "an exclude that leaves nothing": f"--exclude * leaves no host of {A}, {B}; no node was changed",
+    "a mistyped inventory": "there is no inventory inventroy.py in PLACE (there: inventory.py); no node was changed",
+    "a mistyped deploy file": "No deploy file: PLACE/depoly.py",
+    "nobody to confirm": "nobody can confirm the plan here; add -y to carry it out, or --dry to see it",
+    "unknown knob": SETTINGS + "  --data: max_len: no such knob (did you mean max_model_len? docs/knobs.md)",
+    "impossible value": SETTINGS + "  group_data/all.py: max_num_seqs = 0: must be at least 1",
+    "wrong type": SETTINGS + '  group_data/all.py: api_port = "http": must be a whole number, 1024 to 65535, not text',
+    "unknown data of a node": SETTINGS
+    + f"  inventory: {B}: managment_address: no such knob (did you mean management_address? docs/knobs.md)",
+    "rails in different networks": SETTINGS
+    + f"  rail 0: {A} has 10.200.0.1 and {B} has 10.210.0.2; both ends of a rail must share one /24",
+}
+
+Find = Callable[[str], Outcome]
+
+
+@pytest.mark.parametrize(("name", "wanted"), PLANS.items(), ids=list(PLANS))
+def test_plan(outcome: Find, name: str, wanted: dict[str, list[str]]) -> None:
+    """Exactly these rows, on exactly these nodes, and none of them conditional."""
+    found = outcome(name)
+    assert found.code == 0, found.stderr
+    assert found.rows == wanted
+
+
+@pytest.mark.parametrize(("name", "wanted"), REFUSALS.items(), ids=list(REFUSALS))
+def test_refusal(outcome: Find, name: str, wanted: str) -> None:
+    """One message, no traceback, exit 1, and nothing planned."""
+    found = outcome(name)
+    assert found.code == 1
+    assert found.stdout == ""
+    assert (
+        re.sub(r"/[^\s:(]*/(pytest|main|[^\s/:]+)[^\s:(]*/\d+(?= \(there)|/\S+(?=/depoly)", "PLACE", found.error)
+        == wanted
+    )
+
+
+def test_every_case_is_looked_at() -> None:
+    assert {case.name for case in CASES} == {*PLANS, *REFUSALS, "a knob, shown"}
+
+
+def test_the_order_is_that_of_the_roles(outcome: Find) -> None:
+    """The same operations in the same order on every state: each is called on both nodes, and so is a barrier."""
+    assert outcome("fresh").order == outcome("converged").order
+    roles = list(dict.fromkeys(name.split(" | ")[0] for name in outcome("fresh").order))
+    assert roles == ["Node OS", "Fabric", "Docker", "Image", "Weights", "Engine", "Keeper"]
+
+
+def test_a_knob_shows_its_one_line(outcome: Find) -> None:
+    """The whole file is shown as new here, since the pretended hosts have no files; the knob's line is in it once."""
+    text = outcome("a knob, shown").stderr
+    assert text.count('["--max-num-seqs", "8"]') == 2
+    assert "one restart" in text
+
+
+def test_a_stopped_pair_is_said_to_be(outcome: Find) -> None:
+    text = outcome("stopped on purpose, and a knob").stderr
+    assert (
+        f"the pair is stopped on purpose, and stays so: sudo sparkpair start on {A} starts the launch accepted before; "
+        "deploy again after that for this one" in text
+    )

@@ -1,0 +1,247 @@
+"""What the probe would answer on a pair: fresh, or converged. Tests change what they are about."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import node as node_package
+from checks.pair import wanted_identities
+from facts.values import KEEPER_STATE, LEASE, STATUS, NodeFacts, parse
+from node import wire
+from operations.run import query
+from roles.node_os import COMMAND
+from spec import objects
+from spec.cluster import Cluster, Node
+from spec.render import (
+    authorized_keys_text,
+    engine_hash,
+    known_hosts_text,
+    netplan_text,
+    rank_text,
+    service_text,
+    unit_text,
+)
+
+KEY = "ssh-ed25519 " + "AAAAC3NzaC1lZDI1NTE5AAAAI" + "K" * 43
+HOST_KEY = "ssh-ed25519 " + "AAAAC3NzaC1lZDI1NTE5AAAAI" + "H" * 43
+PUBLIC = f"{KEY} {objects.KEY_COMMENT}\n"
+LAYERS = ["sha256:" + "1" * 64, "sha256:" + "2" * 64]
+FILES = [
+    ["config.json", 700, "c" * 64],
+    ["model-00001-of-00001.safetensors", 4096, "d" * 64],
+    ["model.safetensors.index.json", 300, "e" * 64],
+]
+IDENTITY = wire.manifest_identity([(str(path), int(str(size)), str(sha)) for path, size, sha in FILES])
+GIB = 2**30
+
+Document = dict[str, Any]
+
+
+@dataclass
+class World:
+    """The probes' answers by node name."""
+
+    cluster: Cluster
+    nodes: dict[str, Document]
+
+    @property
+    def head(self) -> Document:
+        return self.nodes[self.cluster.head.name]
+
+    @property
+    def worker(self) -> Document:
+        return self.nodes[self.cluster.workers[0].name]
+
+    def facts(self) -> dict[str, NodeFacts]:
+        """As the roles see them."""
+        return {name: parse(copy.deepcopy(document)) for name, document in self.nodes.items()}
+
+
+def fresh(cluster: Cluster) -> World:
+    """Nothing of ours on either node; the weights are on the head only."""
+    return World(cluster, {node.name: _fresh(cluster, node) for node in cluster.nodes})
+
+
+def converged(cluster: Cluster) -> World:
+    """As after a deploy: the pair serves."""
+    world = fresh(cluster)
+    for node in cluster.nodes:
+        for name in world.nodes[node.name]["content"]:
+            _give(world.nodes[node.name], name, identity=True)
+    identities = wanted_identities(cluster, world.facts())
+    assert identities is not None
+    engine = engine_hash([rank_text(cluster, node) for node in cluster.nodes], identities)
+    for node in cluster.nodes:
+        _converge(cluster, node, world.nodes[node.name], engine)
+    return world
+
+
+def file(text: str, mode: str = "644") -> Document:
+    """A file as the probe reports it."""
+    return {"kind": "file", "sha256": digest(text), "mode": mode, "owner": "root", "group": "root"}
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def unit(active: str = "active", enabled: str = "enabled") -> Document:
+    """A unit of ours."""
+    sub = {"active": "running", "failed": "failed"}.get(active, "dead")
+    return {
+        "Id": "", "LoadState": "loaded", "ActiveState": active, "SubState": sub, "UnitFileState": enabled,
+        "NeedDaemonReload": "no", "MainPID": "1", "Result": "success", "FragmentPath": "", "InvocationID": "",
+    }  # fmt: skip
+
+
+def programs() -> dict[str, bytes]:
+    return wire.programs(Path(node_package.__file__ or "").parent)
+
+
+def _fresh(cluster: Cluster, node: Node) -> Document:
+    stated = next(stated for stated in cluster.settings.nodes if stated.rank == node.rank)
+    asked = query(cluster.settings, stated)
+    rails = {rail.netdev: {"mtu": 1500, "flags": ["UP", "LOWER_UP"], "addresses": []} for rail in node.rails}
+    content = {
+        name: {
+            "path": path.replace("~", node.home), "present": False, "files": [], "outside": [], "missing": [],
+            "identity": None, "copying": None,
+        }
+        for name, path in asked.content.items()
+    }  # fmt: skip
+    document: Document = {
+        "format": 1,
+        "sudo": True,
+        "user": node.user,
+        "home": node.home,
+        "python": [3, 12, 3],
+        "hostname": f"host-{node.rank}",
+        "machine_id": f"{node.rank:016x}",
+        "boot_id": "b",
+        "machine": "aarch64",
+        "gpu": [["NVIDIA GB10", "580.95.05"]],
+        "files": dict.fromkeys(asked.files),
+        "texts": dict.fromkeys(asked.texts),
+        "trees": {path: {} for path in asked.trees},
+        "targets": dict.fromkeys(asked.targets),
+        "documents": dict.fromkeys(asked.documents),
+        "accounts": dict.fromkeys(asked.accounts),
+        "tools": {name: f"/usr/bin/{name}" for name in asked.tools},
+        "rails": {name: {"present": True, "carrier": True} for name in asked.netdevs},
+        "network_files": [],
+        "hcas": {
+            rail.hca: {
+                "netdevs": [rail.netdev],
+                "state": "4: ACTIVE",
+                "gids": [[1, "fe80:0000:0000:0000:005a:00ff:fe00:0100", "RoCE v2"]],
+            }
+            for rail in node.rails
+        },
+        "links": {
+            "lo": {"mtu": 65536, "flags": ["UP"], "addresses": ["127.0.0.1/8"]},
+            "enP7s7": {"mtu": 1500, "flags": ["UP"], "addresses": [f"{node.management_address}/24"]},
+            "docker0": {"mtu": 1500, "flags": ["UP"], "addresses": ["172.17.0.1/16"]},
+            **rails,
+        },
+        "docker": {
+            "client": "/usr/bin/docker",
+            "runtime": "/usr/bin/nvidia-container-runtime",
+            "toolkit": "/usr/bin/nvidia-ctk",
+            "registered": False,
+            "answers": True,
+            "trouble": "",
+            "version": "28.1.1",
+            "root": "/var/lib/docker",
+            "runtimes": ["io.containerd.runc.v2", "runc"],
+            "disk": {"at": "/var/lib/docker", "device": 1, "free": 2000 * GIB},
+            "images": dict.fromkeys(asked.images),
+            "containers": [],
+        },
+        "content": content,
+        "disks": {path.replace("~", node.home): {"at": "/", "device": 1, "free": 2000 * GIB} for path in asked.disks},
+        "memory": {"MemTotal": 128 * GIB, "MemAvailable": 120 * GIB},
+        "ports": {str(port): None for port in asked.ports},
+        "host_key": HOST_KEY,
+        "units": {name: {**unit("inactive", ""), "LoadState": "not-found"} for name in asked.units},
+    }
+    if node.is_head:
+        for name in content:
+            _give(document, name, identity=False)
+    return document
+
+
+def _give(document: Document, name: str, *, identity: bool) -> None:
+    files = [[path, size, sha if identity else None] for path, size, sha in FILES]
+    document["content"][name].update(present=True, files=files, identity=IDENTITY if identity else None)
+
+
+def _converge(cluster: Cluster, node: Node, document: Document, engine: str) -> None:
+    code = programs()
+    files = document["files"]
+    for item in objects.OBJECTS:
+        if item.path in files and item.sort is objects.Sort.DIRECTORY:
+            owner, _, group = item.owner.partition(":")
+            files[item.path] = {
+                "kind": "directory", "sha256": None, "mode": item.mode.lstrip("0"), "owner": owner, "group": group,
+            }  # fmt: skip
+    netplan = netplan_text(cluster, node)
+    texts = {
+        objects.CLI: (COMMAND, "755"),
+        objects.NETPLAN_STAGED: (netplan, "600"),
+        objects.NETPLAN_FILE: (netplan, "600"),
+        objects.RANK_FILE: (rank_text(cluster, node), "600"),
+        f"{objects.UNIT_DIRECTORY}/{objects.AGENT_UNIT}": (unit_text(objects.AGENT_UNIT), "644"),
+    }
+    document["units"][objects.AGENT_UNIT] = unit()
+    document["documents"][LEASE] = {"json": {"epoch": 2, "code": wire.programs_hash(code)}}
+    if node.is_head:
+        keys = {peer.rank: HOST_KEY for peer in cluster.workers}
+        texts[objects.SERVICE_FILE] = (service_text(cluster), "600")
+        texts[f"{objects.UNIT_DIRECTORY}/{objects.KEEPER_UNIT}"] = (unit_text(objects.KEEPER_UNIT), "644")
+        texts[objects.KNOWN_HOSTS] = (known_hosts_text(cluster, keys), "644")
+        texts[objects.KEY_FILE] = ("private", "600")
+        texts[f"{objects.KEY_FILE}.pub"] = (PUBLIC, "644")
+        document["texts"][f"{objects.KEY_FILE}.pub"] = PUBLIC
+        document["units"][objects.KEEPER_UNIT] = unit()
+        document["documents"][STATUS] = {"json": _status(cluster, engine)}
+        document["documents"][KEEPER_STATE] = {"json": {"memory": {"accepted": engine, "desired": "run"}}}
+    else:
+        texts[objects.AUTHORIZED_KEYS] = (authorized_keys_text(cluster, PUBLIC), "644")
+        document["accounts"][objects.USER] = {"home": objects.PEER_HOME, "shell": "/bin/sh", "password": "*"}
+    files.update({path: file(text, mode) for path, (text, mode) in texts.items()})
+    document["trees"][objects.LIB] = {path: hashlib.sha256(data).hexdigest() for path, data in code.items()}
+    for rail in node.rails:
+        document["links"][rail.netdev].update(mtu=cluster.knobs.rail_mtu, addresses=[str(rail.address)])
+        mapped = f"0000:0000:0000:0000:0000:ffff:{int(rail.ip) >> 16:04x}:{int(rail.ip) & 0xFFFF:04x}"
+        document["hcas"][rail.hca]["gids"].append([3, mapped, "RoCE v2"])
+    docker = document["docker"]
+    docker.update(registered=True, runtimes=["io.containerd.runc.v2", "nvidia", "runc"])
+    docker["images"] = {cluster.image: {"id": "sha256:" + "9" * 64, "layers": LAYERS}}
+    docker["containers"] = [
+        {
+            "id": f"{node.rank}" * 64,
+            "names": [cluster.container_name],
+            "state": "running",
+            "labels": {wire.LABEL_ENGINE: engine, wire.LABEL_RANK: str(node.rank), wire.LABEL_EPOCH: "2"},
+        }
+    ]
+    if node.is_head:
+        for port in document["ports"]:
+            document["ports"][port] = {"pid": 4711, "command": "vllm", "container": "0" * 64}
+
+
+def _status(cluster: Cluster, engine: str) -> Document:
+    code = wire.programs_hash(programs())
+    return {
+        "phase": "running", "since": "2026-11-30T12:00:00+0000", "reason": "", "desired": "run", "accepted": engine,
+        "last_good": engine, "epoch": 2, "code": code, "service": digest(service_text(cluster)), "counters": {},
+        "ranks": {
+            str(node.rank): {"node": node.name, "state": "running", "code": code, "rail_up": True}
+            for node in cluster.nodes
+        },
+        "last_failure": None,
+    }  # fmt: skip

@@ -35,6 +35,8 @@ def main(argv: list[str]) -> int:
     words.add_parser("start", help="start, after a stop or while resting")
     words.add_parser("stop", help="stop, and stay stopped over reboots")
     words.add_parser("restart", help="stop and start both ranks")
+    logs = words.add_parser("logs", help="both ranks' last lines")
+    logs.add_argument("--lines", type=int, default=40, metavar="N")
     follow = words.add_parser("follow", help="print progress until the pair runs, rests or is stopped")
     follow.add_argument("--timeout", type=float, default=3600.0, metavar="SECONDS")
     arguments = parser.parse_args(argv)
@@ -43,6 +45,8 @@ def main(argv: list[str]) -> int:
             return _status(arguments.json)
         if arguments.word == "follow":
             return _follow(arguments.timeout)
+        if arguments.word == "logs":
+            return _logs(arguments.lines)
         answer = _ask({"op": arguments.word, "engine": getattr(arguments, "engine", "")})
     except KeeperAway as error:
         print(error, file=sys.stderr)
@@ -103,6 +107,14 @@ def _status(as_json: bool) -> int:
             raise KeeperAway(_away("no state was published")) from None
     print(json.dumps(status, indent=1) if as_json else describe(status))
     return {"resting": FAILED, "empty": FAILED, "stopped": STOPPED}.get(status["phase"], OK)
+
+
+def _logs(lines: int) -> int:
+    answer = _ask({"op": "logs", "lines": lines})
+    for rank, tail in sorted(answer["logs"].items()):
+        print(f"rank {rank}:")
+        print("\n".join(f"  {line}" for line in tail))
+    return OK
 
 
 def _follow(timeout: float) -> int:

@@ -101,6 +101,9 @@ class Keeper:
         now = self._clock()
         if op == "status":
             return {"ok": True, "status": self.status()}
+        if op == "logs":
+            logs = await self._tails(int(message.get("lines", LOG_LINES)))
+            return {"ok": True, "logs": {str(rank): lines for rank, lines in enumerate(logs)}}
         if op == "accept":
             return await self._accept(str(message.get("engine", "")))
         if op == "stop":
@@ -266,12 +269,12 @@ class Keeper:
             log(f"resting: {memory.reason}. To try again: sparkpair start", "error")
             self._store.record("resting", reason=memory.reason)
 
-    async def _tails(self) -> list[list[str]]:
-        return list(await asyncio.gather(*(self._tail(link) for link in self._links)))
+    async def _tails(self, lines: int = LOG_LINES) -> list[list[str]]:
+        return list(await asyncio.gather(*(self._tail(link, lines) for link in self._links)))
 
-    async def _tail(self, link: AgentLink) -> list[str]:
+    async def _tail(self, link: AgentLink, lines: int) -> list[str]:
         try:
-            answer = await link.call("logs", timeout=5.0, lines=LOG_LINES)
+            answer = await link.call("logs", timeout=5.0, lines=lines)
             return [str(line) for line in answer["lines"]]
         except (Away, Refusal) as error:
             return [f"(no log: {error})"]

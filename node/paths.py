@@ -28,8 +28,8 @@ WEIGHTS = STATE / "weights"
 
 PEER_USER = "sparkpair"
 ENGINE_SLICE = "sparkpair-engine.slice"
-# systemd nests a slice below the slices that its name spells.
-ENGINE_CGROUP = Path("/sys/fs/cgroup/sparkpair.slice") / ENGINE_SLICE
+# Docker's systemd driver nests a slice below those that its name spells; its cgroupfs driver takes the name as it is.
+ENGINE_CGROUPS = (Path("/sys/fs/cgroup/sparkpair.slice") / ENGINE_SLICE, Path("/sys/fs/cgroup") / ENGINE_SLICE)
 
 
 def manifest_path(directory: str) -> Path:

@@ -191,22 +191,20 @@ def killed(engine: str, host: Host, title: str, streaming: bool) -> str:
     """SIGKILL of one engine process."""
     converged(engine)
     before = pair.status()
-    began = time.monotonic()
 
-    def strike() -> None:
-        nonlocal began
+    def strike() -> float:
         pair.kill_process(host, title)
         began = time.monotonic()
         pair.wait_healed(before)
+        assert pair.answers(30)
+        return time.monotonic() - began
 
     if streaming:
         with pair.Streams(2, max_tokens=2000):
             time.sleep(2)
-            strike()
+            took = strike()
     else:
-        strike()
-    assert pair.answers(30)
-    took = time.monotonic() - began
+        took = strike()
     one_container_each()
     after = pair.status()
     assert after["counters"]["ready"] == before["counters"]["ready"] + 1, "more than one restart that answered"

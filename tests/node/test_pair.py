@@ -299,3 +299,33 @@ def test_an_older_epoch_is_refused_and_a_keeper_that_lost_its_state_goes_above_i
         assert [docker.started for docker in world.dockers] == [1, 1]
 
     play(tmp_path, story)
+
+
+def test_logs_of_both_ranks(tmp_path: Path):
+    async def story(world: World) -> None:
+        await world.accept(world.want(4))
+        await world.until("running")
+        answer = await world.keeper.request({"op": "logs", "lines": 5})
+        assert answer == {"ok": True, "logs": {"0": ["last words of c1"], "1": ["last words of c1"]}}
+
+    play(tmp_path, story)
+
+
+def test_what_is_left_in_the_cgroup_is_not_absent(tmp_path: Path):
+    async def story(world: World) -> None:
+        await world.accept(world.want(4))
+        await world.until("running")
+        left = world.place(1).cgroups[0] / "docker-x.scope"
+        left.mkdir(parents=True)
+        (left / "cgroup.procs").write_text("4242\n")
+        kill = world.place(1).cgroups[0] / "cgroup.kill"
+        world.dockers[1].all.clear()
+        await world.until("stopping")
+        end = agent.boottime() + 5
+        while not kill.exists():
+            assert agent.boottime() < end, "the whole cgroup is ended, not only what Docker knows of"
+            await asyncio.sleep(0.02)
+        (left / "cgroup.procs").write_text("")
+        await world.until("running")
+
+    play(tmp_path, story)

@@ -218,7 +218,7 @@ class World:
             wanted=base / "rank.json",
             logs=base / "logs",
             weights=base / "weights",
-            cgroup=base / "cgroup",
+            cgroups=(base / "cgroup",),
         )
 
     def write_wanted(self, rank: int, knob: int) -> None:

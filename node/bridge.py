@@ -33,9 +33,9 @@ def _copy_in(agent: socket.socket) -> None:
             agent.sendall(data)
         except OSError:
             break
-    # The keeper has gone: end the whole bridge, which the main thread sees as the end of the agent's answers.
+    # The keeper has gone: the agent answers what it has read and closes, which ends the main thread too.
     try:
-        agent.shutdown(socket.SHUT_RDWR)
+        agent.shutdown(socket.SHUT_WR)
     except OSError:
         pass
 

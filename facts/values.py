@@ -318,7 +318,7 @@ def parse(document: object) -> NodeFacts:
         host_key=part("host_key", _host_key),
         units=part("units", lambda value: _each(value, _unit)),
         gpus=part("gpu", lambda value: tuple(tuple(_strings(row)) for row in _list(value or []))),
-        agent_code=_kept(documents, LEASE, lambda value: _string(_mapping(value)["code"])),
+        agent_code=_kept(documents, LEASE, lambda value: _or(_mapping(value), "code", "")),
         status=_kept(documents, STATUS, _status),
         kept=_kept(documents, KEEPER_STATE, _keeper_state),
     )

@@ -43,6 +43,8 @@ class Run:
     @property
     def plan(self) -> dict[str, list[str]]:
         """Rows of a `--dry --json` run that would change something, with their hosts."""
+        if self.code != 0:
+            raise AssertionError(f"the plan was refused, exit {self.code}: {self.text[-1500:]}")
         start = self.text.index('{"plan"') if '{"plan"' in self.text else self.text.index("{\n")
         data, _ = json.JSONDecoder().raw_decode(self.text[start:])
         return {row["name"]: row["hosts_with_change"] for row in data["plan"] if row["hosts_with_change"]}

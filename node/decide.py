@@ -444,8 +444,13 @@ def _restart(
 
 
 def _stops(memory: Memory, view: View) -> list[Action]:
+    """What to end now. A healthy pair ends by its head, whose requests may finish; the other ranks have none of their
+    own and would take long to notice (13 s after SIGTERM), so they follow when the head is gone."""
+    head = view.nodes[0].rank
+    if memory.gentle and head is not None and head.state in ("running", "stopping"):
+        return [StopRank(0, gentle=True)] if head.state == "running" else []
     return [
-        StopRank(position, memory.gentle)
+        StopRank(position, gentle=False)
         for position, node in enumerate(view.nodes)
         if node.rank is not None and node.rank.state in ("starting", "running", "exited", "failed")
     ]

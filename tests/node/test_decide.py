@@ -282,7 +282,12 @@ def test_back_off_is_waited_out():
 def test_a_stop_is_kept_over_boots_and_deploys():
     memory = decide.request_stop(running(), 1000)
     memory, actions = decide.decide(RULES, memory, view(1001, UP, UP))
-    assert (memory.phase, actions) == (Phase.STOPPING, [StopRank(0, True), StopRank(1, True)])
+    assert (memory.phase, actions) == (Phase.STOPPING, [StopRank(0, True)])
+    ending = Node(Rank("stopping", engine=ENGINE))
+    memory, actions = decide.decide(RULES, memory, view(1001.5, ending, UP))
+    assert (memory.phase, actions) == (Phase.STOPPING, []), "requests end first"
+    memory, actions = decide.decide(RULES, memory, view(1001.7, ABSENT, UP))
+    assert (memory.phase, actions) == (Phase.STOPPING, [StopRank(1, False)])
     memory, _ = decide.decide(RULES, memory, view(1002, ABSENT, ABSENT))
     assert memory.phase is Phase.STOPPED
     memory = decide.after_boot(memory, 3)

@@ -283,12 +283,13 @@ def two_at_once() -> str:
     second = pair.deploy(*use("contract"))
     assert second.code == 1, second.text[-800:]
     assert "Traceback" not in second.text
-    told = next(line for line in second.text.splitlines() if "deploy" in line and "pid" in line)
+    told = [line for line in second.text.splitlines() if "another deploy is at work, that of " in line]
+    assert len(told) == 1 and f"process {first.process.pid}" in told[0], second.text[-800:]
     run = first.wait()
     assert run.code == 0, run.text[-800:]
     run = pair.deploy(*use("contract"))
     assert run.code == 0
-    return f"refused, exit 1: {told.strip()[:160]}"
+    return f"refused, exit 1: {told[0].strip()[:160]}"
 
 
 def node_unreachable() -> str:

@@ -77,7 +77,9 @@ check: venv lint ## Lint, types and the fast tests: no lab, no root, under a min
 
 lint: venv
 	$(PYTHON) -m ruff check --quiet .
+	$(PYTHON) -m ruff format --quiet --check .
 	$(PYTHON) -m mypy $(TYPED)
+	$(PYTHON) -m mypy --python-version 3.10 node
 
 chaos: lab-ready ## lab: the long tables, resumable; results under docs/results/
 	$(PYTHON) -m tests.lab.chaos $(ARGS)

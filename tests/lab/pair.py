@@ -324,6 +324,7 @@ def fresh_hosts() -> None:
     """Both hosts as they were before any deploy; images and model are placed again."""
     lab("down")
     lab("up")
+    enter_control_namespace()  # it was made anew
 
 
 def lab(*words: str, seconds: float = 1800) -> str:

@@ -249,7 +249,7 @@ class UnknownFact(OperationError):
     """A value was needed that could not be read; ends the run with one line."""
 
     def __init__(self, what: str, unknown: Unknown) -> None:
-        super().__init__(f"{what} is unknown: {unknown.reason}")
+        super().__init__(f"{what} could not be read: {unknown.reason}")
 
 
 def item(values: Mapping[str, T] | Unknown, name: str, what: str) -> T:

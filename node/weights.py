@@ -81,15 +81,23 @@ def _hash_all(
     left = [entry for entry in entries if entry[0] not in digests]
     progress = _Progress("hashed", sum(entry[1] for entry in entries), say)
     progress.add(sum(entry[1] for entry in entries if entry[0] in digests))
-    with concurrent.futures.ThreadPoolExecutor(READERS) as pool:
-        waiting = {pool.submit(_hash, os.path.join(root, entry[0]), progress): entry for entry in left}
-        for done in concurrent.futures.as_completed(waiting):
-            entry = waiting[done]
-            digests[entry[0]] = done.result()
+    lock = threading.Lock()
+
+    def work(entry: content.Entry) -> None:
+        digest = _hash(os.path.join(root, entry[0]), progress)
+        with lock:
+            digests[entry[0]] = known[entry] = digest
             if partial is not None:
-                known[entry] = digests[entry[0]]
                 rows = [[list(key), value] for key, value in sorted(known.items())]
                 wire.write_atomic(partial, json.dumps(rows), 0o644)
+
+    with concurrent.futures.ThreadPoolExecutor(READERS) as pool:
+        try:
+            for done in [pool.submit(work, entry) for entry in left]:
+                done.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
     if partial is not None:
         partial.unlink(missing_ok=True)
     return digests

@@ -1,0 +1,252 @@
+"""The probe itself, on a made-up root directory, and its command on this computer."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from facts import probe
+from facts.node import NodeProbe, Query, from_output
+from facts.pings import RailPings
+from node import content, paths
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A root directory of the test's own."""
+    monkeypatch.setattr(probe, "ROOT", str(tmp_path))
+    return tmp_path
+
+
+def put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_lines_about_a_netdev_in_other_files(root: Path) -> None:
+    """File and line only: what else stands there is not ours to read out."""
+    put(root / "etc/netplan/01-net.yaml", "network:\n  ethernets:\n    enP7s7: {dhcp4: true}\n    enp1s0f0np0:\n")
+    put(root / "etc/netplan/02-match.yaml", "network:\n  ethernets:\n    all:\n      match: {}\n      name: 'enp1*'\n")
+    put(root / "etc/netplan/60-sparkpair.yaml", "    enp1s0f0np0:\n")
+    put(root / "etc/netplan/note.txt", "enp1s0f0np0:\n")
+    put(root / "etc/systemd/network/10-rail.network", "[Match]\nName=eth* enp1s0f0np0\n")
+    put(root / "etc/NetworkManager/system-connections/x.nmconnection", "[connection]\ninterface-name=enp1s0f0np0\n")
+    assert probe._mentions(["enp1s0f0np0", "enP2p1s0f0np0"]) == [
+        ["/etc/netplan/01-net.yaml", 4, "enp1s0f0np0"],
+        ["/etc/netplan/02-match.yaml", 5, "enp1s0f0np0"],
+        ["/etc/systemd/network/10-rail.network", 2, "enp1s0f0np0"],
+        ["/etc/NetworkManager/system-connections/x.nmconnection", 2, "enp1s0f0np0"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "is_about"),
+    [
+        ("    enp1s0f0np0:", True),
+        ('    "enp1s0f0np0":', True),
+        ("    enp1s0f0np0: {mtu: 9000}", True),
+        ("    # enp1s0f0np0:", False),
+        ("    enp1s0f0np01:", False),
+        ("      addresses: [10.0.0.1/24]  # enp1s0f0np0", False),
+        ("      name: enp1s0f?np0", True),
+        ("Name=enP*", False),
+        ("interface-name=enp1s0f0np0;", True),
+    ],
+)
+def test_what_a_line_is_about(line: str, is_about: bool) -> None:
+    assert probe._is_about(line, "enp1s0f0np0") is is_about
+
+
+def test_hcas_come_with_their_netdevs_and_filled_rows(root: Path) -> None:
+    port = root / "sys/class/infiniband/rocep1s0f0/ports/1"
+    (root / "sys/class/infiniband/rocep1s0f0/device/net/enp1s0f0np0").mkdir(parents=True)
+    put(port / "state", "4: ACTIVE\n")
+    put(port / "gids/0", "0000:0000:0000:0000:0000:0000:0000:0000\n")
+    put(port / "gids/10", "0000:0000:0000:0000:0000:ffff:0ac8:0001\n")
+    put(port / "gids/2", "fe80:0000:0000:0000:005a:00ff:fe00:0100\n")
+    put(port / "gid_attrs/types/10", "RoCE v2\n")
+    assert probe._hcas() == {
+        "rocep1s0f0": {
+            "netdevs": ["enp1s0f0np0"],
+            "state": "4: ACTIVE",
+            "gids": [
+                [2, "fe80:0000:0000:0000:005a:00ff:fe00:0100", ""],
+                [10, "0000:0000:0000:0000:0000:ffff:0ac8:0001", "RoCE v2"],
+            ],
+        }
+    }
+
+
+def test_no_rdma_at_all_is_none_and_not_a_failure(root: Path) -> None:
+    assert probe._hcas() == {}
+
+
+def test_files_directories_links_and_nothing(root: Path) -> None:
+    put(root / "a", "x")
+    (root / "a").chmod(0o640)
+    (root / "d").mkdir(mode=0o700)
+    (root / "l").symlink_to("a")
+    seen = {name: probe._file(f"/{name}") for name in ("a", "d", "l", "none", "a/below")}
+    assert (seen["a"]["kind"], seen["a"]["mode"]) == ("file", "640")
+    assert seen["a"]["sha256"] == "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
+    assert (seen["d"]["kind"], seen["d"]["mode"], seen["d"]["sha256"]) == ("directory", "700", None)
+    assert seen["l"]["kind"] == "link"
+    assert seen["none"] is None
+    assert seen["a/below"] is None
+
+
+def test_a_tree_leaves_caches_out(root: Path) -> None:
+    put(root / "lib/node/x.py", "1")
+    put(root / "lib/node/__pycache__/x.pyc", "2")
+    assert list(probe._tree("/lib")) == ["node/x.py"]
+    assert probe._tree("/nowhere") == {}
+
+
+def test_free_space_is_that_of_the_nearest_directory_that_is_there(tmp_path: Path) -> None:
+    seen = probe._disk(str(tmp_path / "not/there/yet"))
+    assert seen["at"] == str(tmp_path)
+    assert seen["free"] > 0
+
+
+def test_ports_are_found_with_their_owner() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        seen = probe._ports([port, 1])
+    assert seen["1"] is None
+    assert seen[str(port)]["pid"] == os.getpid()
+    assert seen[str(port)]["container"] is None
+
+
+def test_units_by_name() -> None:
+    text = "Id=a.service\nActiveState=active\n\nId=b.service\nActiveState=inactive\nFragmentPath=/x=y\n"
+    assert probe._units(text) == {
+        "a.service": {"Id": "a.service", "ActiveState": "active"},
+        "b.service": {"Id": "b.service", "ActiveState": "inactive", "FragmentPath": "/x=y"},
+    }
+
+
+@pytest.fixture
+def docker(root: Path) -> Iterator[dict[str, tuple[int, object]]]:
+    """A daemon that answers what the test says, by path."""
+    answers: dict[str, tuple[int, object]] = {}
+    (root / "var/run").mkdir(parents=True)
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(root / "var/run/docker.sock"))
+    server.listen()
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection:
+                path = connection.recv(4096).decode().split()[1]
+                status, body = answers.get(path, (404, {"message": "no such thing"}))
+                text = json.dumps(body)
+                connection.sendall(f"HTTP/1.0 {status} X\r\nContent-Type: application/json\r\n\r\n{text}".encode())
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield answers
+    server.shutdown(socket.SHUT_RDWR)
+    server.close()
+    thread.join()
+
+
+INFO: dict[str, Any] = {"ServerVersion": "28.1.1", "DockerRootDir": "/", "Runtimes": {"runc": {}, "nvidia": {}}}
+
+
+def test_docker_with_images_and_containers(docker: dict[str, tuple[int, object]]) -> None:
+    here, away, odd = (f"r/{name}@sha256:{'a' * 64}" for name in ("here", "away", "odd"))
+    docker["/info"] = (200, INFO)
+    docker[f"/images/{here}/json"] = (200, {"Id": "sha256:1", "RootFS": {"Layers": ["sha256:2"]}})
+    docker[f"/images/{odd}/json"] = (500, {"message": "overloaded"})
+    labels = {"sparkpair.rank": "0", "maintainer": "somebody"}
+    docker["/containers/json?all=1"] = (
+        200,
+        [{"Id": "c", "Names": ["/vllm"], "State": "running", "Labels": labels}, {"Id": "d", "Labels": None}],
+    )
+    seen = probe._docker([here, away, odd])
+    assert seen["runtimes"] == ["nvidia", "runc"]
+    assert seen["images"] == {
+        here: {"id": "sha256:1", "layers": ["sha256:2"]},
+        away: None,
+        odd: {"error": "Docker answered 500: {'message': 'overloaded'}"},
+    }
+    assert seen["containers"] == [
+        {"id": "c", "names": ["vllm"], "state": "running", "labels": {"sparkpair.rank": "0"}},
+        {"id": "d", "names": [], "state": "", "labels": {}},
+    ]
+
+
+def test_docker_that_is_down(root: Path) -> None:
+    seen = probe._docker([])
+    assert (seen["answers"], seen["trouble"]) == (False, "No such file or directory")
+    assert "containers" not in seen
+
+
+@pytest.mark.parametrize(
+    ("text", "is_registered"),
+    [(None, False), ("", False), ("{}", False), ('{"runtimes": {"nvidia": {"path": "x"}}}', True)],
+)
+def test_what_the_daemons_settings_say(root: Path, text: str | None, is_registered: bool) -> None:
+    if text is not None:
+        put(root / "etc/docker/daemon.json", text)
+    assert probe._registered() is is_registered
+
+
+def test_a_part_that_fails_is_told_and_leaves_the_others() -> None:
+    answer = probe.collect(
+        {"netdevs": [], "content": {"weights": "/proc/self/mem/x"}, "files": ["/etc/passwd"]}, "root"
+    )
+    assert answer["files"]["/etc/passwd"]["kind"] == "file"
+    assert probe._guarded(lambda: 1 // 0) == {"error": "ZeroDivisionError: integer division or modulo by zero"}
+
+
+def test_the_manifests_name_is_that_of_the_programs() -> None:
+    """content.py says it a second time, to save the probe an import."""
+    for directory in ("/srv/models/tiny", "/home/alice/models/glm53-exl3/"):
+        assert content.manifest_name(directory) == paths.manifest_path(directory).name
+
+
+@pytest.mark.skipif(not os.access("/usr/bin/python3", os.X_OK), reason="needs the system's Python")
+def test_the_command_runs_as_it_is_sent() -> None:
+    """Quoting and packing survive a shell; as root the answer is whole, else sudo decides."""
+    query = Query(files=("/etc/passwd", '/it\'s not "here"'), content={"weights": "~/no such $HOME"})
+    command = NodeProbe().command(query.text()).get_raw_value()
+    assert len(command) < 100_000  # one argument may have 128 KiB
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    facts = from_output(done.stdout.splitlines())
+    assert done.stderr == ""
+    if facts.sudo:
+        assert facts.trouble == ""
+        assert set(facts.files) == set(query.files)  # type: ignore[arg-type]
+        assert facts.user
+
+
+def test_pings_are_read_by_target() -> None:
+    fact = RailPings()
+    targets = ["enp1s0f0np0 10.200.0.2 9000", "enP2p1s0f0np0 10.200.1.2 9000"]
+    command = fact.command(targets)
+    assert command.endswith("& wait")
+    assert "-s 8972 -I enp1s0f0np0 10.200.0.2" in command
+    output = [
+        "1 enP2p1s0f0np0 10.200.1.2 9000 PING 10.200.1.2 ping: local error: message too long, mtu=1500",
+        "0 enp1s0f0np0 10.200.0.2 9000 PING 2 packets transmitted, 2 received",
+        "noise",
+        "",
+    ]
+    assert fact.process(output) == {
+        targets[1]: "PING 10.200.1.2 ping: local error: message too long, mtu=1500",
+        targets[0]: "",
+    }
+    assert fact.process([]) == fact.default() == {}

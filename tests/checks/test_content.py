@@ -1,0 +1,113 @@
+"""Where the weights are, where they must go, and what forbids it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from checks import content
+from checks.content import Step
+from tests.plan.world import FILES, IDENTITY, World, converged, fresh
+from tests.unit import pair
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def plan(change: Change, state: Callable[[Any], World] = fresh) -> content.Plan:
+    """The plan for the weights after a change of the worker's."""
+    world = state(pair.cluster(pair.UPSTREAM))
+    change(world.worker["content"]["weights"])
+    (found,) = content.plans(world.cluster, world.facts())
+    return found
+
+
+def listing(*without: str) -> list[list[object]]:
+    """The files' names and sizes as they are seen before they have been hashed."""
+    return [[path, size, None] for path, size, _ in FILES if path not in without]
+
+
+def nothing(_: dict[str, Any]) -> None:
+    """As it is."""
+
+
+def test_a_node_that_lacks_them_gets_a_copy() -> None:
+    found = plan(nothing)
+    assert (found.source, found.identity) == ("spark-a", None)
+    assert found.steps == {"spark-a": Step.HASH, "spark-b": Step.COPY}
+    assert found.bytes_missing == {"spark-b": sum(int(str(size)) for _, size, _ in FILES)}
+    assert found.refusals == ()
+
+
+def test_nothing_is_to_be_done_where_manifests_hold() -> None:
+    found = plan(nothing, converged)
+    assert found.steps == {"spark-a": Step.NOTHING, "spark-b": Step.NOTHING}
+    assert (found.identity, found.bytes_missing) == (IDENTITY, {"spark-b": 0})
+
+
+def test_the_same_files_on_both_are_hashed_on_both() -> None:
+    found = plan(lambda here: here.update(present=True, files=listing()))
+    assert found.steps == {"spark-a": Step.HASH, "spark-b": Step.HASH}
+
+
+def test_some_of_the_files_are_completed() -> None:
+    found = plan(lambda here: here.update(present=True, files=listing("config.json"), missing=["config.json"]))
+    assert found.steps["spark-b"] is Step.COPY
+    assert found.bytes_missing == {"spark-b": 700}
+
+
+def test_an_unfinished_copy_goes_on_whatever_it_holds() -> None:
+    half = [["model-00001-of-00001.safetensors", 10, None]]
+    found = plan(lambda here: here.update(present=True, files=half, copying="x"))
+    assert found.steps["spark-b"] is Step.COPY
+    assert found.refusals == ()
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ([*listing(), ["readme.md", 5, None]], "readme.md (only on spark-b)"),
+        ([["config.json", 701, None], *listing("config.json")], "config.json (700 and 701 bytes)"),
+    ],
+)
+def test_other_files_are_never_written_over(files: list[list[object]], told: str) -> None:
+    found = plan(lambda here: here.update(present=True, files=files))
+    assert [told in refusal.statement for refusal in found.refusals] == [True]
+
+
+def test_equal_sizes_and_other_bytes_are_told_apart() -> None:
+    def other(here: dict[str, Any]) -> None:
+        here.update(files=[[path, size, "f" * 64] for path, size, _ in FILES], identity="f" * 64)
+
+    found = plan(other, converged)
+    assert "config.json (other bytes)" in found.refusals[0].statement
+
+
+def test_the_worker_may_be_the_source() -> None:
+    world = converged(pair.cluster(pair.UPSTREAM))
+    world.head["content"]["weights"].update(present=False, files=[], identity=None)
+    (found,) = content.plans(world.cluster, world.facts())
+    assert found.source == "spark-b"
+    assert found.steps == {"spark-a": Step.COPY, "spark-b": Step.NOTHING}
+
+
+def test_a_drafter_is_a_directory_of_its_own() -> None:
+    world = fresh(pair.cluster({"weights_path": "~/models/w", "drafter_path": "~/models/d"}))
+    plans = content.plans(world.cluster, world.facts())
+    assert [found.name for found in plans] == ["weights", "drafter"]
+    assert plans[1].paths == {"spark-a": "/home/alice/models/d", "spark-b": "/srv/bob/models/d"}
+    assert content.needs_copy(plans)
+
+
+def test_three_nodes() -> None:
+    world = fresh(pair.cluster({**pair.UPSTREAM, "tensor_parallel_size": 3}, more=1))
+    (found,) = content.plans(world.cluster, world.facts())
+    assert found.steps == {"spark-a": Step.HASH, "spark-b": Step.COPY, "spark-c": Step.COPY}
+
+
+def test_identities_are_known_once_all_are() -> None:
+    world = converged(pair.cluster(pair.UPSTREAM))
+    assert content.identities(world.cluster, world.facts()) == [[IDENTITY], [IDENTITY]]
+    world.worker["content"]["weights"]["identity"] = None
+    assert content.identities(world.cluster, world.facts()) is None

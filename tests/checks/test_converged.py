@@ -1,0 +1,232 @@
+"""Verify's statements: true of a converged pair, each false for its own reason, none true for want of an answer."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from checks import api, converged
+from checks.verdict import Verdict
+from facts.api import Answer
+from facts.values import STATUS, Unknown
+from node import wire
+from spec import objects
+from spec.render import netplan_text, rank_text, service_text
+from tests.plan.world import World, digest, programs, unit
+from tests.plan.world import converged as converged_world
+from tests.unit import pair
+
+Change = Callable[[World], None]
+
+
+def world(knobs: Mapping[str, object] = pair.UPSTREAM) -> World:
+    return converged_world(pair.cluster(knobs))
+
+
+def told(here: World) -> list[Verdict]:
+    """Everything that is said of the nodes; the API is asked by others."""
+    cluster, facts = here.cluster, here.facts()
+    code = {path: hashlib.sha256(data).hexdigest() for path, data in programs().items()}
+    found: list[Verdict] = []
+    for node in cluster.nodes:
+        files = {
+            objects.RANK_FILE: digest(rank_text(cluster, node)),
+            objects.NETPLAN_FILE: digest(netplan_text(cluster, node)),
+        }
+        found += converged.node_is_as_wanted(cluster, node, facts[node.name], files, code)
+        pings = dict.fromkeys(converged.ping_targets(cluster, node), "")
+        found += converged.packets_pass(cluster, node, pings)
+    found += converged.weights_agree(cluster, facts)
+    engine = here.head["docker"]["containers"][0]["labels"]["sparkpair.engine"]
+    found += converged.ranks_run(cluster, facts, engine)
+    service = digest(service_text(cluster))
+    found += converged.keeper_agrees(cluster.head, facts["spark-a"], wire.programs_hash(programs()), service, engine)
+    return found
+
+
+def test_a_converged_pair_is_said_to_be() -> None:
+    found = told(world())
+    assert [verdict.statement for verdict in found if not verdict.holds] == []
+    assert len(found) == 19
+
+
+def no_rank(here: World) -> None:
+    here.worker["docker"]["containers"] = []
+
+
+def other_rank(here: World) -> None:
+    here.worker["docker"]["containers"][0]["labels"]["sparkpair.engine"] = "0" * 64
+
+
+def no_containers_known(here: World) -> None:
+    here.worker["docker"]["containers"] = {"error": "Docker answered 500: overloaded"}
+
+
+CASES: dict[str, tuple[Change, str, bool | None]] = {
+    "no carrier": (
+        lambda here: here.worker["rails"]["enp1s0f1np1"].update(carrier=False),
+        "rail 0 (enp1s0f1np1): no carrier; is the cable seated on both ends?",
+        False,
+    ),
+    "no GID": (
+        lambda here: here.worker["hcas"]["rocep1s0f1"]["gids"].pop(),
+        "rail 0 (enp1s0f1np1): rocep1s0f1 has no RoCE v2 GID for 10.200.0.2",
+        False,
+    ),
+    "MTU": (
+        lambda here: here.worker["links"]["enp1s0f1np1"].update(mtu=1500),
+        "rail 0 (enp1s0f1np1): MTU is 1500, wanted 9000",
+        False,
+    ),
+    "links unknown": (
+        lambda here: here.worker.update(links={"error": "no ip"}),
+        "its links could not be read: no ip",
+        None,
+    ),
+    "a file": (
+        lambda here: here.worker["files"][objects.RANK_FILE].update(sha256="0" * 64),
+        f"not as wanted: {objects.RANK_FILE}",
+        False,
+    ),
+    "programs": (
+        lambda here: here.worker["trees"][objects.LIB].update({"node/x.py": "0" * 64}),
+        f"not as wanted: {objects.LIB}",
+        False,
+    ),
+    "agent failed": (
+        lambda here: here.worker["units"].update({objects.AGENT_UNIT: unit("failed")}),
+        f"{objects.AGENT_UNIT} is failed and enabled, wanted active and enabled",
+        False,
+    ),
+    "agent not enabled": (
+        lambda here: here.worker["units"].update({objects.AGENT_UNIT: unit("active", "disabled")}),
+        f"{objects.AGENT_UNIT} is active and disabled, wanted active and enabled",
+        False,
+    ),
+    "no rank": (no_rank, "no rank runs", False),
+    "another rank": (other_rank, f"rank 1 runs {'0' * 12}, wanted is ", False),
+    "containers unknown": (
+        no_containers_known,
+        "its containers could not be read: Docker answered 500: overloaded",
+        None,
+    ),
+    "weights": (
+        lambda here: here.worker["content"]["weights"].update(identity=None),
+        "weights in /srv/models/tiny: needs its manifest made",
+        False,
+    ),
+    "resting": (
+        lambda here: here.head["documents"][STATUS]["json"].update(phase="resting", reason="6 failures"),
+        "the pair is resting: 6 failures",
+        False,
+    ),
+    "stopped": (
+        lambda here: here.head["documents"][STATUS]["json"].update(phase="stopped", desired="stop"),
+        "the pair is stopped on purpose",
+        False,
+    ),
+    "keeper's code": (
+        lambda here: here.head["documents"][STATUS]["json"].update(code="0" * 64),
+        "keeper or agent run other programs than those installed",
+        False,
+    ),
+    "keeper's settings": (
+        lambda here: here.head["documents"][STATUS]["json"].update(service="0" * 64),
+        "the keeper runs with other settings than those wanted",
+        False,
+    ),
+    "keeper unknown": (
+        lambda here: here.head["documents"].update({STATUS: {"error": "it is damaged"}}),
+        "the keeper's state could not be read: it is damaged",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "wanted", "holds"), CASES.values(), ids=list(CASES))
+def test_each_fault_is_said(change: Change, wanted: str, holds: bool | None) -> None:
+    here = world()
+    change(here)
+    wrong = [verdict for verdict in told(here) if not verdict.holds]
+    assert [(verdict.statement.startswith(wanted), verdict.holds) for verdict in wrong] == [(True, holds)], wrong
+    assert wrong[0].fix
+
+
+def test_a_ping_without_an_answer_is_not_a_pass() -> None:
+    here = world()
+    node = here.cluster.head
+    found = list(converged.packets_pass(here.cluster, node, {}))
+    assert [verdict.holds for verdict in found] == [False, False]
+    assert found[0].statement == "rail 0: spark-a to spark-b: 8972 bytes do not pass unfragmented: no answer"
+
+
+class Scripted:
+    """A server as the test wants it."""
+
+    def __init__(self, served: tuple[str, ...] | Unknown = ("tiny",), **answers: Answer | Unknown) -> None:
+        self.served = served
+        self.answers = answers
+
+    def models(self) -> tuple[str, ...] | Unknown:
+        return self.served
+
+    def ask(
+        self, prompt: str, max_tokens: int, *, stream: bool = False, thinking: bool | None = None, tools: bool = False
+    ) -> Answer | Unknown:
+        kind = "tools" if tools else {True: "on", False: "off", None: "stream" if stream else "whole"}[thinking]
+        usual = {
+            "tools": Answer("", "", (("get_weather", '{"city": "Paris"}'),), "tool_calls"),
+            "on": Answer("391", "17*23 is ...", (), "stop"),
+        }
+        return self.answers.get(kind, usual.get(kind, Answer("It is 391.", "", (), "stop")))
+
+
+REASONING = {**pair.UPSTREAM, "tool_call_parser": "glm47", "reasoning_parser": "glm45"}
+NO = Unknown("Connection error.")
+
+API_CASES: dict[str, tuple[Scripted, list[str]]] = {
+    "sound": (Scripted(), []),
+    "down": (Scripted(NO), ["the API at http://x/v1 does not answer: Connection error."]),
+    "another model": (Scripted(("big",)), ["the API at http://x/v1 serves big, wanted tiny"]),
+    "a wrong answer": (
+        Scripted(whole=Answer("42", "", (), "stop")),
+        [
+            "smoke, at once: 'What is 17*23? Answer with the number only.' was answered '42', wanted '391'",
+        ],
+    ),
+    "no stream": (Scripted(stream=NO), ["smoke, streaming: no answer: Connection error."]),
+    "no tool": (
+        Scripted(tools=Answer("It is sunny.", "", (), "stop")),
+        ["tool call: wanted get_weather with a city, got 'It is sunny.'"],
+    ),
+    "arguments that are no JSON": (
+        Scripted(tools=Answer("", "", (("get_weather", "{city"),), "tool_calls")),
+        ["tool call: wanted get_weather with a city, got get_weather({city)"],
+    ),
+    "reasoning in the answer": (
+        Scripted(off=Answer("<think>hm</think>391", "", (), "stop")),
+        ["reasoning off: there is reasoning in '<think>hm</think>391'"],
+    ),
+    "reasoning although off": (
+        Scripted(off=Answer("391", "hm", (), "stop")),
+        ["reasoning off: the model reasoned: 'hm'"],
+    ),
+    "cut off": (Scripted(off=Answer("", "", (), "length")), ["reasoning off: the answer is empty (length)"]),
+    "reasoning not in its field": (
+        Scripted(on=Answer("<think>hm</think>391", "", (), "stop")),
+        ["reasoning on: it did not arrive in its own field; the answer is '<think>hm</think>391'"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("server", "wanted"), API_CASES.values(), ids=list(API_CASES))
+def test_the_api(server: Scripted, wanted: list[str]) -> None:
+    found = list(api.answers(world(REASONING).cluster, "http://x/v1", server))
+    assert [verdict.statement for verdict in found if not verdict.holds] == wanted
+
+
+def test_what_the_model_cannot_do_is_not_asked_for() -> None:
+    found = list(api.answers(world().cluster, "http://x/v1", Scripted()))
+    assert len(found) == 3

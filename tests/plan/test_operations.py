@@ -1,0 +1,286 @@
+"""Operations as pyinfra carries them out, on the connector that only pretends: which commands, how many looks."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+from pyinfra.api.config import Config
+from pyinfra.api.connect import connect_all
+from pyinfra.api.exceptions import OperationError, PyinfraError
+from pyinfra.api.host import Host
+from pyinfra.api.inventory import Inventory
+from pyinfra.api.operation import add_op
+from pyinfra.api.operations import run_ops
+from pyinfra.api.state import State
+from pyinfra.connectors.util import CommandOutput
+from pyinfra.context import ctx_config, ctx_host, ctx_inventory, ctx_state
+
+from checks.pair import Todo
+from facts.node import forget, node_facts, probes
+from facts.values import STATUS
+from operations.files import install_directories, install_file
+from operations.run import Run, query
+from roles import docker, fabric, image, keeper, node_os, weights
+from spec import objects
+from spec.cluster import Cluster
+from tests.plan.cases import Case
+from tests.plan.conftest import cluster_of
+from tests.plan.world import World, converged, fresh
+
+A, B = "@fake/spark-a", "@fake/spark-b"
+
+
+class Bench:
+    """Two pretended hosts whose probes answer from a world that a test may change on the way."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.units = ["inactive"]
+        data: dict[str, Any] = {"fake_delay": 0, "fake_delay_jitter": 0, "_sudo": True}
+        hosts = [(name, dict(data)) for name in world.nodes]
+        self.state = State(Inventory((hosts, {})), Config())
+        ctx_config.set(self.state.config)
+        ctx_state.set(self.state)
+        ctx_inventory.set(self.state.inventory)
+        connect_all(self.state)
+        self.hosts: dict[str, Host] = {host.name: host for host in self.state.inventory}
+        for name, host in self.hosts.items():
+            self._answer(name, host)
+        self.run = Run(cluster=world.cluster, hosts=self.hosts)
+
+    def _answer(self, name: str, host: Host) -> None:
+        """The probe's answer is made when it is asked for."""
+        connector = cast(Any, host.connector)
+        lookup = connector._lookup_response
+
+        def answer(command: str) -> Any:
+            connector.data["fake_responses"] = {
+                "sparkpair-probe": [json.dumps(self.world.nodes[name])],
+                "systemctl show --property=ActiveState": self.units,
+            }
+            return lookup(command)
+
+        connector._lookup_response = answer
+
+    def commands(self, name: str) -> list[str]:
+        """What was carried out on a node, without the looks."""
+        return [
+            text for text in cast(Any, self.hosts[name].connector).executed_commands if "sparkpair-probe" not in text
+        ]
+
+    def do(self, operation: Any, **arguments: Any) -> dict[str, list[str]]:
+        """Plan and carry out one operation; what was done, by node."""
+        before = {name: len(self.commands(name)) for name in self.hosts}
+        add_op(self.state, operation, run=self.run, **arguments)
+        run_ops(self.state)
+        return {name: self.commands(name)[before[name] :] for name in self.hosts}
+
+
+@pytest.fixture(autouse=True)
+def _contexts() -> Iterator[None]:
+    yield
+    for context in (ctx_config, ctx_state, ctx_inventory, ctx_host):
+        context.reset()
+
+
+def bench(state: Callable[[Cluster], World] = converged) -> Bench:
+    return Bench(state(cluster_of(Case("x"))))
+
+
+def test_one_look_per_node_and_phase() -> None:
+    here = bench()
+    for _ in range(3):
+        add_op(here.state, node_os.install_user, run=here.run)
+        add_op(here.state, docker.restart_docker, run=here.run)
+    assert [probes(host) for host in here.hosts.values()] == [1, 1]
+    run_ops(here.state)
+    assert [probes(host) for host in here.hosts.values()] == [2, 2]
+    assert here.commands(A) == here.commands(B) == []
+
+
+def test_a_look_after_each_change_and_only_there() -> None:
+    here = bench()
+    here.world.worker["docker"].update(registered=True, runtimes=["runc"])
+    add_op(here.state, docker.restart_docker, run=here.run)
+    add_op(here.state, docker.register_runtime, run=here.run)
+    run_ops(here.state)
+    assert here.commands(B) == ["systemctl restart docker.service"]
+    assert [probes(host) for host in here.hosts.values()] == [2, 3]
+
+
+def test_a_look_that_a_change_overtook_is_not_kept() -> None:
+    """A node that is changed while another host looks at it must be looked at again."""
+    here = bench()
+    host = here.hosts[A]
+    run = here.run
+    real = cast(Any, host.connector).run_shell_command
+
+    def overtaken(*arguments: Any, **named: Any) -> Any:
+        answer = real(*arguments, **named)
+        forget(host)
+        return answer
+
+    cast(Any, host.connector).run_shell_command = overtaken
+    run.seen(run.cluster.head)
+    cast(Any, host.connector).run_shell_command = real
+    before = probes(host)
+    run.seen(run.cluster.head)
+    run.seen(run.cluster.head)
+    assert probes(host) == before + 1
+
+
+def test_a_file_is_replaced_at_once_or_not_at_all() -> None:
+    here = bench()
+    text = "it's new\n"
+    done = here.do(install_file, path=objects.CLI, text=text, mode="755")
+    new = f"{objects.CLI}.sparkpair-new"
+    assert (
+        done[A]
+        == done[B]
+        == [
+            f"umask 077 && cat > {new} && chown root:root {new} && chmod 755 {new} && sync {new} "
+            f"&& mv -fT {new} {objects.CLI}"
+        ]
+    )
+
+
+def test_a_mode_alone_is_set_alone() -> None:
+    here = bench()
+    here.world.worker["files"][objects.CLI]["mode"] = "700"
+    done = here.do(install_file, path=objects.CLI, text=node_os.COMMAND, mode="755")
+    assert done == {A: [], B: [f"chown root:root {objects.CLI} && chmod 755 {objects.CLI}"]}
+
+
+def test_directories_are_made_parents_first() -> None:
+    here = bench(fresh)
+    wanted = {objects.ETC: ("755", "root", "root"), f"{objects.ETC}/wanted": ("755", "root", "root")}
+    done = here.do(install_directories, wanted=wanted)
+    assert done[A] == [
+        f"install -d -m 755 -o root -g root {objects.ETC}",
+        f"install -d -m 755 -o root -g root {objects.ETC}/wanted",
+    ]
+
+
+def test_programs_of_an_earlier_release_go() -> None:
+    here = bench()
+    here.world.head["trees"][objects.LIB]["node/older.py"] = "0" * 64
+    assert here.do(node_os.install_programs) == {A: [f"rm -f {objects.LIB}/node/older.py"], B: []}
+
+
+def test_the_user_is_made_on_the_worker_only() -> None:
+    here = bench(fresh)
+    done = here.do(node_os.install_user)
+    assert done[A] == []
+    assert done[B] == [
+        f"useradd --system --user-group --home-dir {objects.PEER_HOME} --no-create-home --shell /bin/sh "
+        f"--password '*' {objects.USER}"
+    ]
+
+
+def test_a_locked_user_is_unlocked_for_keys() -> None:
+    here = bench()
+    here.world.worker["accounts"][objects.USER]["password"] = "!"
+    assert here.do(node_os.install_user)[B] == [
+        f"usermod --home {objects.PEER_HOME} --shell /bin/sh --password '*' {objects.USER}"
+    ]
+
+
+def test_the_rails_are_set_up_proven_and_confirmed() -> None:
+    here = bench()
+    here.world.worker["links"]["enp1s0f1np1"]["mtu"] = 1500
+    done = here.do(fabric.apply_netplan, text="other\n")
+    program = "/usr/bin/python3 -sEB /usr/local/lib/sparkpair/main.py fabric"
+    assert done[B] == [
+        f"{program} apply --management 192.168.1.11 --rail enp1s0f1np1=10.200.0.2/24=9000 "
+        "--rail enP2p1s0f1np1=10.200.1.2/24=9000",
+        f"{program} confirm",
+    ]
+
+
+def test_a_pull_is_a_unit_that_is_followed() -> None:
+    here = bench(fresh)
+    done = here.do(image.pull_image)[A]
+    assert done[0].startswith(
+        "systemctl is-active --quiet sparkpair-image-pull.service || { "
+        "systemctl reset-failed sparkpair-image-pull.service 2>/dev/null; "
+        "systemd-run --quiet --unit=sparkpair-image-pull "
+    )
+    assert f"-- /usr/bin/docker pull {here.world.cluster.image} ; }}" in done[0]
+    assert "--property=Environment=DOCKER_CONFIG=/home/alice/.docker" in done[0]
+
+
+def test_a_unit_that_fails_stops_the_run_with_its_last_lines(caplog: pytest.LogCaptureFixture) -> None:
+    here = bench(fresh)
+    here.units = ["failed"]
+    with pytest.raises(PyinfraError):
+        here.do(image.pull_image)
+    assert "sparkpair-image-pull failed; its last lines:" in caplog.text
+
+
+def test_a_copy_names_the_rails_and_what_it_must_be() -> None:
+    here = bench()
+    weights_on_worker = here.world.worker["content"]["weights"]
+    weights_on_worker.update(present=False, files=[], identity=None)
+    (start, *_) = here.do(weights.copy_weights)[B]
+    identity = here.world.head["content"]["weights"]["identity"]
+    assert (
+        "main.py weights copy --owner bob --source 10.200.0.1@enp1s0f1np1 --source 10.200.1.1@enP2p1s0f1np1 "
+        f"weights=srv-models-tiny.json={identity}=/srv/models/tiny ; }}" in start
+    )
+    assert "--property=MemoryMax=1G" in start
+
+
+def test_differences_that_only_hashing_shows_stop_the_run() -> None:
+    here = bench()
+    files = copy.deepcopy(here.world.worker["content"]["weights"]["files"])
+    files[0][2] = "f" * 64
+    here.world.worker["content"]["weights"].update(files=files, identity="f" * 64)
+    with pytest.raises(OperationError, match=r"hold different files: config\.json \(other bytes\)"):
+        here.do(weights.copy_weights)
+
+
+def test_different_layers_stop_the_run() -> None:
+    here = bench()
+    reference = here.world.cluster.image
+    here.world.worker["docker"]["images"][reference]["layers"] = ["sha256:" + "3" * 64]
+    with pytest.raises(OperationError, match="hold different layers"):
+        here.do(image.compare_layers)
+
+
+def test_the_workers_line_holds_the_key_that_the_head_made() -> None:
+    here = bench()
+    here.world.worker["files"][objects.AUTHORIZED_KEYS] = None
+    done = here.do(keeper.install_trust)
+    assert done[A] == []
+    assert len(done[B]) == 1
+    assert objects.AUTHORIZED_KEYS in done[B][0]
+
+
+def test_a_unit_that_was_written_but_never_enabled_is_enabled() -> None:
+    here = bench()
+    here.world.worker["units"][objects.AGENT_UNIT].update(UnitFileState="disabled", NeedDaemonReload="yes")
+    assert here.do(keeper.install_unit, unit=objects.AGENT_UNIT) == {
+        A: [],
+        B: ["systemctl daemon-reload", f"systemctl enable --quiet {objects.AGENT_UNIT}"],
+    }
+
+
+def test_the_keeper_is_handed_the_engine_hash() -> None:
+    here = bench()
+    status = here.world.head["documents"][STATUS]["json"]
+    wanted, status["accepted"] = status["accepted"], "0" * 64
+    done = here.do(keeper.hand_over, when=Todo.RESTART)
+    assert done == {A: [f"/usr/local/bin/sparkpair accept {wanted}"], B: []}
+
+
+def test_nothing_is_known_of_a_node_that_does_not_answer() -> None:
+    here = bench()
+    host = here.hosts[B]
+    cast(Any, host.connector)._lookup_response = lambda command: (False, CommandOutput([]))
+    stated = here.world.cluster.settings.nodes[1]
+    facts = node_facts(host, query(here.world.cluster.settings, stated))
+    assert facts.trouble == "it did not answer"

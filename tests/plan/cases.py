@@ -39,6 +39,8 @@ class Case:
     """Settings that are stated now, but not those of which the state was made."""
     data: Callable[[str, dict[str, Any]], dict[str, Any]] = as_it_is
     banner: tuple[str, ...] = ()
+    place: str = ""
+    """A directory of the checkout to run in, with what is there; else one that is made for the case."""
 
     @property
     def settled(self) -> dict[str, object]:
@@ -179,6 +181,9 @@ CASES = (
     Case("a mistyped inventory", inventory="inventroy.py"),
     Case("a mistyped deploy file", deploy="depoly.py"),
     Case("nobody to confirm", options=()),
+    Case("a mistyped inventory, from lab/", inventory="inventroy.py", place="lab"),
+    Case("a limit that matches nothing, from lab/", options=(*PLAN, "--limit", "spark-a"), place="lab"),
+    Case("nobody to confirm, from lab/", options=(), place="lab"),
     Case("unknown knob", options=(*PLAN, "--data", "max_len=8")),
     Case("impossible value", more={"max_num_seqs": 0}),
     Case("wrong type", more={"api_port": "http"}),

@@ -36,6 +36,8 @@ class Outcome:
     code: int
     stdout: str
     stderr: str
+    place: str
+    """Where it was run."""
 
     @property
     def rows(self) -> dict[str, list[str]]:
@@ -56,7 +58,7 @@ class Outcome:
         place, _, message = text.partition(": ")
         assert "Traceback" not in self.stderr, self.stderr
         assert "error" in place, self.stderr
-        return message.strip()
+        return message.strip().replace(self.place, "PLACE").replace(str(repository.ROOT), "PLACE")
 
 
 def cluster_of(case: Case) -> Cluster:
@@ -98,11 +100,12 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     root = tmp_path_factory.mktemp("plans")
     tasks = []
     for number, case in enumerate(CASES):
-        place = root / str(number)
-        place.mkdir()
-        lay_out(case, place)
-        deploy = str(repository.ROOT / case.deploy)
-        argv = ["--config", str(repository.ROOT / "config.py"), *case.options, case.inventory, deploy]
+        if case.place:  # as it is typed there
+            place, above = repository.ROOT / case.place, ".."
+        else:
+            place, above = root / str(number), str(repository.ROOT)
+            lay_out(case, place)
+        argv = ["--config", f"{above}/config.py", *case.options, case.inventory, f"{above}/{case.deploy}"]
         tasks.append({"name": case.name, "cwd": str(place), "argv": argv})
     done = subprocess.run(
         [sys.executable, "-m", "tests.plan.driver"],
@@ -113,7 +116,8 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return {name: Outcome(**outcome) for name, outcome in json.loads(done.stdout).items()}
+    places = {str(task["name"]): str(task["cwd"]) for task in tasks}
+    return {name: Outcome(**outcome, place=places[name]) for name, outcome in json.loads(done.stdout).items()}
 
 
 @pytest.fixture

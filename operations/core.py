@@ -8,7 +8,7 @@ from typing import Any, ParamSpec
 
 from paramiko import SSHException
 from pyinfra import logger
-from pyinfra.api.command import PyinfraCommand
+from pyinfra.api.command import FunctionCommand, PyinfraCommand
 from pyinfra.api.exceptions import OperationError
 from pyinfra.api.host import Host
 from pyinfra.api.operation import operation
@@ -30,14 +30,26 @@ def node_operation(function: Callable[P, Commands]) -> Any:
     @wraps(function)
     def generator(*args: P.args, **kwargs: P.kwargs) -> Commands:
         host = ctx_host.get()
-        if ctx_state.get().is_executing:
-            lock.must_hold()
-        for command in function(*args, **kwargs):
-            yield command
-            # Only an executed command gets here: while preparing, pyinfra stops at the first one.
-            forget(host)
+        try:
+            if ctx_state.get().is_executing:
+                lock.must_hold()
+            for command in function(*args, **kwargs):
+                yield command
+                # Only an executed command gets here: while preparing, pyinfra stops at the first one.
+                forget(host)
+        except OperationError as error:
+            if not ctx_state.get().is_executing:
+                raise  # pyinfra ends the run with the message
+            # Raised now, it would end in a traceback per node: as a step that fails it is one message.
+            yield FunctionCommand(_tell, (str(error),), {})
 
     return generator
+
+
+def _tell(state: State, host: Host, text: str) -> bool:
+    del state
+    host.log_styled(text, fg="red", log_func=logger.error)
+    return False
 
 
 def callback(function: Callable[..., bool]) -> Callable[..., bool]:

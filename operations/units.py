@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 import time
 from collections.abc import Sequence
@@ -19,22 +20,53 @@ PROGRAM = ("/usr/bin/python3", "-sEB", "/usr/local/lib/sparkpair/main.py")
 POLL_SECONDS = 1.0
 QUIET_POLL_SECONDS = 5.0
 LAST_LINES = 12
+DESCRIPTION = "systemctl show --property=Description --value"
 
 
 def carry_out(unit: str, description: str, argv: Sequence[str], properties: Sequence[str] = ()) -> Commands:
-    """Start the unit unless it is at work already, and follow it to its end."""
+    """Follow the unit to its end, starting it unless it is at this very work already. Other work that an earlier
+    deploy began in it is waited for first: it makes progress, and what it brings is kept."""
+    yield FunctionCommand(outlast, (unit, _told_apart(description, argv)), {})
     yield start(unit, description, argv, properties)
     yield FunctionCommand(follow, (unit,), {})
 
 
 def start(unit: str, description: str, argv: Sequence[str], properties: Sequence[str] = ()) -> StringCommand:
-    """The command that starts the unit; one that is active is left alone, one that failed is forgotten first."""
-    run = ["systemd-run", "--quiet", f"--unit={unit}", f"--description={description}"]
+    """The command that starts the unit; one that is at this work is left alone, any other is replaced."""
+    told = _told_apart(description, argv)
+    run = ["systemd-run", "--quiet", f"--unit={unit}", f"--description={told}"]
     run += [f"--property={text}" for text in properties] + ["--", *argv]
     name = shlex.quote(f"{unit}.service")
     return StringCommand(
-        "systemctl is-active --quiet", name, "|| { systemctl reset-failed", name, "2>/dev/null;", shlex.join(run), "; }"
+        f'if systemctl is-active --quiet {name} && [ "$({DESCRIPTION} {name})" = {shlex.quote(told)} ]; then :;'
+        f" else systemctl stop {name} 2>/dev/null; systemctl reset-failed {name} 2>/dev/null; {shlex.join(run)}; fi"
     )
+
+
+def _told_apart(description: str, argv: Sequence[str]) -> str:
+    """The description by which a later deploy knows whether the unit does what it would have it do."""
+    return f"{description} [{hashlib.sha256(shlex.join(argv).encode()).hexdigest()[:8]}]"
+
+
+@callback
+def outlast(state: State, host: Host, unit: str, told: str) -> bool:
+    """Wait while the unit is at other work, however that ends."""
+    del state
+    name = shlex.quote(f"{unit}.service")
+    look = StringCommand(f"systemctl show --property=ActiveState --value {name}; {DESCRIPTION} {name}")
+    said = False
+    while True:
+        ok, output = host.run_shell_command(look, _sudo=True)
+        if not ok or not output.stdout_lines:
+            host.log_styled(f"{unit} could not be asked: {output.stderr}", fg="red", log_func=logger.error)
+            return False
+        active, *does = output.stdout_lines
+        if active not in (*ACTIVE, "deactivating") or does == [told]:
+            return True
+        if not said:
+            host.log(f"waiting for what an earlier deploy began: {' '.join(does)}")
+            said = True
+        time.sleep(POLL_SECONDS)
 
 
 @callback

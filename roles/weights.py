@@ -45,8 +45,8 @@ def record_manifests(run: Run) -> Commands:
 def serve_weights(run: Run) -> Commands:
     """Serve what another node lacks, read-only, to that node's rail addresses, until the copy is done."""
     mine = [plan for plan in _plans(run) if plan.source == run.node.name and Step.COPY in plan.steps.values()]
-    if not mine or item(run.seen().units, f"{SERVE_UNIT}.service", "its units").is_active:
-        noop("every node has the weights" if not mine else "the weights are being served")
+    if not mine:
+        noop("every node has the weights")
         return
     argv = [*PROGRAM, "weights", "serve"]
     for rail in run.node.rails:

@@ -214,8 +214,9 @@ def refused(bad: Bad) -> str:
     if bad.name != "worker off":
         assert fingerprint() == before, "something was changed"
     pair.wait_for(lambda: pair.status()["phase"] == "running", 120, "the pair to serve on")
-    said = [line.split("]", 1)[-1].strip() for line in run.text.splitlines() if bad.wanted[0] in line]
-    return f"exit 1: {said[0][:200]}"
+    telling = max(bad.wanted, key=len)
+    said = next(line.split("]", 1)[-1].strip() for line in run.text.splitlines() if telling in line)
+    return f"exit 1: {said[:220]}"
 
 
 def fingerprint() -> dict[str, str]:

@@ -81,9 +81,10 @@ def install_control() -> None:
     version = pair.on(HEAD, "python3 -c 'import sys; print(\"%d.%d\" % sys.version_info[:2])'").strip()
     site = settings.LAB / f"cache/site-{version}"
     if not (site / "pyinfra").is_dir():
+        # By the machine's own network: the control machine's leads nowhere else.
         subprocess.run(
-            [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps",
-             "--only-binary=:all:", "--python-version", version, "--target", str(site), "--require-hashes",
+            ["nsenter", "--net=/proc/1/ns/net", sys.executable, "-m", "pip", "install", "-q",
+             "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--python-version", version, "--target", str(site), "--require-hashes",
              "-r", "requirements.lock"],
             cwd=settings.CHECKOUT, check=True)  # fmt: skip
     files = subprocess.run(

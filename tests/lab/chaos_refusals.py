@@ -119,6 +119,12 @@ def rail(position: str, number: int, **more: object) -> Callable[[dict[str, dict
     return change
 
 
+def swapped_hcas(nodes: dict[str, dict[str, object]]) -> None:
+    """Each rail of the worker with the other's HCA."""
+    rail("worker", 0, hca="roceP2p1s0f1")(nodes)
+    rail("worker", 1, hca="rocep1s0f1")(nodes)
+
+
 def stated(position: str, **more: object) -> Callable[[dict[str, dict[str, object]]], None]:
     """A change of one node's data in the inventory."""
     return lambda nodes: nodes[position].update(more)
@@ -178,7 +184,7 @@ BAD = (
     Bad(
         "HCA of another rail",
         ("rail 0: HCA roceP2p1s0f1 belongs to enP2p1s0f1np1", "state rocep1s0f1"),
-        change=rail("worker", 0, hca="roceP2p1s0f1"),
+        change=swapped_hcas,
     ),
     Bad("rails in different networks", ("rail 0",), change=rail("worker", 0, address="10.200.9.2/24")),
     Bad("unknown knob", ("max_len", "max_model_len"), ("--data", "max_len=9")),

@@ -72,8 +72,9 @@ test: ## lab: everything in check, then one pass on the simulated pair (at most 
 	  "lab pass $$((end - up)) s, in all $$((end - start)) s"; \
 	exit $$code
 
-check: venv lint ## Lint, types and the fast tests: no lab, no root, under a minute
-	$(PYTHON) -m pytest -q
+check: venv ## Lint, types and the fast tests: no lab, no root, under a minute
+	@set -e; start=$$(date +%s); $(MAKE) --no-print-directory lint; \
+	$(PYTHON) -m pytest -q; echo "make check: $$(($$(date +%s) - start)) s"
 
 lint: venv
 	$(PYTHON) -m ruff check --quiet .

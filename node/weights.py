@@ -201,8 +201,9 @@ def daemon_settings(modules: Sequence[Module], address: str, peers: Sequence[str
         if set(module.directory) & FORBIDDEN or module.directory != module.directory.strip():
             raise WeightsError(f"{module.directory!r} has characters that the rsync daemon cannot take in a path")
     lines = [
-        f"address = {address}", f"port = {RSYNC_PORT}", f"pid file = {pid}", "log file = /dev/stderr", "uid = root",
-        "gid = root", "use chroot = yes", "read only = yes", "list = no", f"hosts allow = {' '.join(peers)}",
+        f"address = {address}", f"port = {RSYNC_PORT}", f"pid file = {pid}", f"lock file = {pid.with_suffix('.lock')}",
+        "log file = /dev/stderr", "uid = root", "gid = root", "use chroot = yes", "read only = yes", "list = no",
+        f"hosts allow = {' '.join(peers)}",
         "hosts deny = *", "reverse lookup = no", f"timeout = {4 * RSYNC_TIMEOUT_SECONDS}", "max connections = 4",
     ]  # fmt: skip
     for module in [*modules, Module("manifests", str(state))]:

@@ -17,9 +17,10 @@ from tests.lab.chaos import Row
 CONTROL = "/opt/control"
 ELSEWHERE = (
     # Docker's own store, the journal and what systemd, netplan and the lab's hardware stand-ins keep by themselves.
+    "/usr/share/netplan/*__pycache__*", "/usr/lib/python3*__pycache__*",
     "/var/lib/docker/*", "/var/lib/containerd/*", "/var/log/*", "/run/docker/*", "/run/containerd/*", "/run/systemd/*",
     "/run/udev/*", "/run/log/*", "/var/lib/systemd/*", "/run/credentials/*", "/run/user/*", "/run/sudo/*", "/run/lab*",
-    "/var/lib/private*", "/run/utmp", "/tmp/*", "/run/nologin", "/run/docker*", "/var/tmp/*", "/root/*",
+    "/var/lib/private*", "/run/utmp", "/run/nologin", "/run/docker*",
     "/run/netplan", "/run/NetworkManager*", "/var/lib/sudo/*", "/run/lock/lab*", "/run/dbus/*", "/run/lock/subsys*",
 )  # fmt: skip
 PASSWD = (
@@ -84,7 +85,8 @@ def install_control() -> None:
         # By the machine's own network: the control machine's leads nowhere else.
         subprocess.run(
             ["nsenter", "--net=/proc/1/ns/net", sys.executable, "-m", "pip", "install", "-q",
-             "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--python-version", version, "--target", str(site), "--require-hashes",
+             "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--python-version", version,
+             "--target", str(site), "--require-hashes",
              "-r", "requirements.lock"],
             cwd=settings.CHECKOUT, check=True)  # fmt: skip
     files = subprocess.run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import grp
+import hashlib
 import json
 import os
 import secrets
@@ -26,6 +27,8 @@ from node.threads import in_thread
 RUN_TIMEOUT_SECONDS = 180.0
 """`docker run -d` returns within seconds; much longer means that Docker itself is stuck."""
 LOGS_KEPT = 10
+ADMITTED_KEPT = 100
+"""Rank texts that may be started here again; more than the keeper's longest row of generations."""
 LOG_LINES_KEPT = 400
 LEASE_CHECK_SECONDS = 0.5
 LEASE_STOP_GRACE_SECONDS = 2.0
@@ -54,6 +57,7 @@ class Places:
     state: Path = paths.AGENT_STATE
     wanted: Path = paths.WANTED_RANK
     logs: Path = paths.LOGS
+    admitted: Path = paths.ADMITTED
     weights: Path = paths.WEIGHTS
     cgroups: tuple[Path, ...] = paths.ENGINE_CGROUPS
     infiniband: Path = gids.SYSFS
@@ -103,6 +107,12 @@ class Agent:
     def announce(self) -> None:
         """Leave word of which programs run here, beside the lease: a deploy compares them with those installed."""
         self._save_lease()
+        try:
+            self._admit_text(self._places.wanted.read_text())
+        except FileNotFoundError:
+            pass  # nothing was deployed here yet
+        except OSError as error:
+            log(f"{self._places.wanted} could not be kept: {error}", "warning")
 
     async def watch_lease(self) -> None:
         """End the rank when nobody renews the lease: no rank outlives its pair."""
@@ -183,13 +193,19 @@ class Agent:
             if error.status != 404:
                 raise
             raise Refused(f"image {spec.image} is not here; run deploy.py, whose image role pulls it") from None
+        self._admit_text(text)
         return {"text": text, "identities": [self._identity(path) for path in spec.content], "image": image}
 
     async def _start(self, message: dict[str, Any]) -> dict[str, Any]:
         self._admit(message)
         if self._busy():
             raise Refused(f"busy: {self._doing}")
-        spec = wire.parse_rank(str(message["text"]))
+        text = str(message["text"])
+        spec = wire.parse_rank(text)
+        if not (self._places.admitted / _digest(text)).is_file():
+            raise Refused(
+                "this launch was never wanted on this node; run deploy.py, which installs what may be started"
+            )
         engine = str(message["engine"])
         ports = [int(port) for port in message.get("ports", [])]
         self._error = ""
@@ -300,6 +316,18 @@ class Agent:
                     raise Refused(
                         f"port {port} is in use ({error.strerror}). See who holds it: ss -ltnp 'sport = :{port}'"
                     ) from None
+
+    def _admit_text(self, text: str) -> None:
+        """Remember a launch that deploy has installed here as root. Only such a one is ever started: whoever holds the
+        keeper's key can start and stop what the operator has deployed, and nothing of their own."""
+        path = self._places.admitted / _digest(text)
+        if path.is_file():
+            os.utime(path)
+            return
+        wire.write_atomic(path, text)
+        known = sorted(self._places.admitted.iterdir(), key=lambda entry: entry.stat().st_mtime)
+        for old in known[:-ADMITTED_KEPT]:
+            old.unlink()
 
     def _admit(self, message: dict[str, Any]) -> None:
         epoch = int(message.get("epoch", 0))
@@ -422,6 +450,10 @@ def _docker_logs(container: str, lines: int) -> list[str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return [f"(no log: {error})"]
     return done.stdout.decode(errors="replace").splitlines()[-lines:]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _boot_id() -> str:

@@ -24,6 +24,7 @@ CURRENT = STATE / "current"
 LAST_GOOD = STATE / "last-good"
 HISTORY = STATE / "history.jsonl"
 LOGS = STATE / "logs"
+ADMITTED = STATE / "admitted"
 WEIGHTS = STATE / "weights"
 
 PEER_USER = "sparkpair"

@@ -53,8 +53,8 @@ listed.
 
 - **The keeper** (root, on the head) owns the pair. It takes orders through a socket that is root's; its status may be
   read by everyone.
-- **The rank agent** (root, on every node) starts, stops and reports the one rank that the node's own wanted set
-  describes. It takes nothing else: no command, no image and no path comes over the connection. Without a word from the
+- **The rank agent** (root, on every node) starts, stops and reports the one rank of its node. It starts only launches
+  that a deploy has installed on that very node (`/var/lib/sparkpair/admitted`); a text of anybody's own is refused. Without a word from the
   keeper for the length of the lease (`lease_seconds`) it stops its rank. The head's own agent is asked through its
   socket, by the same protocol and with the same lease.
 - **The user `{USER}`** (on each worker) stands behind the keeper's connection. It has no password, no sudo rule and no
@@ -64,7 +64,7 @@ listed.
   admits the head's own addresses only. sshd's configuration is not touched.
 - **The key** `{KEY_FILE}` is made on the head by `ssh-keygen`; its private half never leaves it. The
   public half is read while deploying and written to the workers in the same run. Whoever steals it can start and stop
-  ranks, from the head's addresses, and no more.
+  launches that were deployed, from the head's addresses, and no more.
 - **Host keys** are pinned in `{KNOWN_HOSTS}`: each worker's ed25519 key, read over the connection
   that deploys, under one name for the rails and the management address. A worker that answers with another key is not
   talked to.

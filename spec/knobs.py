@@ -453,7 +453,7 @@ class Knobs(BaseModel):
     """A pair with running requests and no progress for this long is asked a canary."""
 
     backoff_seconds: Annotated[int, Whole(0, 3600), Becomes("the keeper"), Cost.SERVICE] = 10
-    """Pause before the first restart; it doubles with each failure in a row."""
+    """Pause before the second restart in a row (the first is made at once); it doubles with each further failure."""
 
     backoff_max_seconds: Annotated[int, Whole(1, 86400), Becomes("the keeper"), Cost.SERVICE] = 300
     """Longest pause between two restarts."""

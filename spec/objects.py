@@ -233,6 +233,10 @@ OBJECTS: tuple[Object, ...] = (
         "The last lines of ranks that failed; the oldest go.",
     ),
     Object(
+        f"{VAR}/admitted", Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "rank agent", Life.PROGRAM,
+        "Launches that a deploy has installed here: the agent starts no other, whoever asks; the oldest go.",
+    ),
+    Object(
         f"{VAR}/weights", Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "sparkpair-weights-*", Life.PROGRAM,
         "Manifests (size and sha256 of each file that the engine reads), and marks of unfinished copies.",
     ),

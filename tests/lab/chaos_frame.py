@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import os
 import re
 import subprocess
 import sys
@@ -82,9 +83,8 @@ def install_control() -> None:
     version = pair.on(HEAD, "python3 -c 'import sys; print(\"%d.%d\" % sys.version_info[:2])'").strip()
     site = settings.LAB / f"cache/site-{version}"
     if not (site / "pyinfra").is_dir():
-        # By the machine's own network: the control machine's leads nowhere else.
         subprocess.run(
-            ["nsenter", "--net=/proc/1/ns/net", sys.executable, "-m", "pip", "install", "-q",
+            ["nsenter", f"--net=/proc/{os.getpid()}/fd/{pair.OWN_NETWORK}", sys.executable, "-m", "pip", "install", "-q",
              "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--python-version", version,
              "--target", str(site), "--require-hashes",
              "-r", "requirements.lock"],

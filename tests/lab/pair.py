@@ -93,6 +93,10 @@ class Deploy:
         self._reader.start()
 
 
+OWN_NETWORK = os.open("/proc/self/ns/net", os.O_RDONLY)
+"""The machine's network, which has a way to package registries; the control machine's has none."""
+
+
 def enter_control_namespace() -> None:
     """Move this thread, and those it starts, to the control machine's network."""
     libc = ctypes.CDLL(None, use_errno=True)

@@ -329,3 +329,20 @@ def test_what_is_left_in_the_cgroup_is_not_absent(tmp_path: Path):
         await world.until("running")
 
     play(tmp_path, story)
+
+
+def test_an_agent_starts_only_what_was_wanted_on_its_node(tmp_path: Path):
+    async def story(world: World) -> None:
+        await world.accept(world.want(4))
+        await world.until("running")
+        await world.keeper.request({"op": "stop"})
+        await world.until("stopped")
+        own = worlds.rank_text(1).replace("registry/engine", "registry/evil")
+        with pytest.raises(link.Refusal) as caught:
+            await world.links[1].call("start", epoch=9, engine="e" * 64, text=own, ports=[])
+        assert str(caught.value) == (
+            "worker: this launch was never wanted on this node; run deploy.py, which installs what may be started"
+        )
+        assert world.dockers[1].started == 1
+
+    play(tmp_path, story)

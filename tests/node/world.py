@@ -217,6 +217,7 @@ class World:
             state=base / "agent.json",
             wanted=base / "rank.json",
             logs=base / "logs",
+            admitted=base / "admitted",
             weights=base / "weights",
             cgroups=(base / "cgroup",),
         )

@@ -97,7 +97,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Start:
-    """How the ranks are started where it is not the usual way."""
+    """How the ranks are started where it is not the usual way. A variable of "" is unset."""
 
     ranks: tuple[int, ...] = (WORKER, HEAD)
     flags: Mapping[str, str | None] = field(default_factory=dict)
@@ -268,7 +268,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case(
         "KV cache too small",
-        # The images set 1 GiB; an empty value lets the flag decide.
+        # The images set 1 GiB; without it the flag decides.
         start=Start(flags={"--kv-cache-memory-bytes": "1000000"}, env={"VLLM_CPU_KVCACHE_SPACE": ""}),
         ready=False,
         head=Exit(1, 120),

@@ -89,8 +89,8 @@ class Containers:
         variables = {"VLLM_HOST_IP": mine, "HF_HUB_OFFLINE": "1", "GLOO_SOCKET_IFNAME": self.netdev(rank), **env}
         words = ["docker", "run", "-d", "--name", f"contract-test-{rank}", "--network", "host", "--ipc", "host"]
         words += ["--ulimit", "memlock=-1:-1", "--cap-add", "IPC_LOCK", "-v", f"/{self.PLACE}:/models/tiny:ro"]
-        words += [word for name, value in variables.items() for word in ("-e", f"{name}={value}")]
-        words += [self.image]
+        words += [word for name, value in variables.items() if value for word in ("-e", f"{name}={value}")]
+        words += [self.image, "env", *(f"--unset={name}" for name, value in variables.items() if not value)]
         words += command(rank, "/models/tiny", self.address(HEAD), self.MASTER_PORT, self.API_PORT, flags)
         self.on(rank, shlex.join(words))
         waiting = hosts.exec_command(self.hosts[rank], f"docker wait contract-test-{rank}")
@@ -173,7 +173,7 @@ class Processes:
 
     def start(self, rank: int, flags: Mapping[str, str | None], env: Mapping[str, str]) -> None:
         words = command(rank, str(self.place / "model"), "127.0.0.1", self.master_port, self.api[1], flags)
-        known = {name: value for name, value in env.items() if name != "TORCHDYNAMO_DISABLE"}
+        known = {name: value for name, value in env.items() if value and name != "TORCHDYNAMO_DISABLE"}
         with self.log(rank).open("wb") as log:
             self.ranks[rank] = subprocess.Popen(
                 [sys.executable, "-S", str(PROGRAM), *words[1:]], stdin=subprocess.DEVNULL, stdout=log, stderr=log,

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from lab import hosts, lifecycle, settings
@@ -29,6 +30,8 @@ from tests.lab.contract.pairs import Containers
 
 RESULTS = settings.LAB / "contract.json"
 TABLE = settings.CHECKOUT / "docs/results/contract-engine.md"
+RECORDED = Path(__file__).with_name("answers.json")
+"""What the real engine said, for the tests that have no lab."""
 LOCK = settings.LAB / "lab-in-use.lock"
 START_SECONDS = {"engine": 240.0, "contract": 20.0}
 TITLES = {"engine": "vLLM 0.32 (CPU)", "contract": "contract engine"}
@@ -99,6 +102,10 @@ def main(words: Sequence[str]) -> int:
             kept[name] = {**seen, "image": image, "when": time.strftime("%Y-%m-%d %H:%M")}
             print(f"{engine:9}{name}: {'; '.join(seen.get('wrong') or []) or 'as the table'} {seen}", flush=True)
             RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    real = results.get("engine", {})
+    if "said" in real.get(ANSWERS, {}) and "said" in real.get(LOAD, {}):
+        said = {"answers": real[ANSWERS]["said"], "load": real[LOAD]["said"]}
+        RECORDED.write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n")
     text, fine = table(results)
     TABLE.parent.mkdir(parents=True, exist_ok=True)
     TABLE.write_text(text)
@@ -115,7 +122,9 @@ def table(results: dict[str, Any]) -> tuple[str, bool]:
         "",
         f"Written by `python -m tests.lab.contract.record`, last run {when} at {commit}. Containers on the lab's two",
         "hosts, one run per case; both engines get the same image base, command line and model. Times count from the",
-        "fault (or from the start, where the start fails). `tests/lab/contract/cases.py` holds what is expected.",
+        "fault (or from the start, where the start fails); the machine has two cores, shared with other work.",
+        '`tests/lab/contract/cases.py` holds what is expected. "gone" is a refused connection; "in flight" is how an',
+        "endless stream and, after it, a request that is not streamed ended.",
         "",
         "## Failures",
         "",

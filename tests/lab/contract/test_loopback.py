@@ -35,7 +35,7 @@ from tests.lab.contract.cases import (
     run,
     wait,
 )
-from tests.lab.contract.client import Background
+from tests.lab.contract.client import ENDLESS, Background
 from tests.lab.contract.pairs import PROGRAM, Processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
@@ -115,6 +115,16 @@ def worker_terminated(pair: Processes) -> dict[str, object]:
     return {"meanwhile": meanwhile, "code": code, "left": pair.titles(WORKER), "then": client.chat(pair.api).status}
 
 
+def head_terminated(pair: Processes) -> dict[str, object]:
+    """The other way the real head's SIGTERM goes, and the quick one."""
+    start(pair, CONTRACT_TERM_ANSWERS="1")
+    both = [Background(pair.api, 10, stream=stream, **ENDLESS) for stream in (True, False)]
+    time.sleep(0.5)
+    pair.kill(HEAD, MAIN, signal.SIGTERM)
+    stream, whole = (one.end(5) for one in both)
+    return {"stream": stream.events[-1], "whole": whole.status, "code": exits(pair, HEAD, 3)}
+
+
 def three_ranks(pair: Processes) -> dict[str, object]:
     start(pair, 2, 1, 0, flags={"--nnodes": "3", "--tensor-parallel-size": "3"})
     chat = client.chat(pair.api)
@@ -174,6 +184,7 @@ SINGLE: tuple[TEST, ...] = (
     head_orphans,
     worker_orphan,
     worker_terminated,
+    head_terminated,
     three_ranks,
     hanging_start,
     failing_start,
@@ -244,6 +255,10 @@ def test_outside_a_container_children_survive(outcomes: dict[str, Future[Any]]) 
 
 def test_worker_serves_through_its_grace(outcomes: dict[str, Future[Any]]) -> None:
     assert outcomes["worker_terminated"].result() == {"meanwhile": 200, "code": 0, "left": {}, "then": 500}
+
+
+def test_terminated_head_may_tell_its_clients(outcomes: dict[str, Future[Any]]) -> None:
+    assert outcomes["head_terminated"].result() == {"stream": "[DONE]", "whole": 500, "code": 0}
 
 
 def test_three_ranks(outcomes: dict[str, Future[Any]]) -> None:

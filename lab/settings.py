@@ -113,7 +113,8 @@ REGISTRY_STORE = LAB / "registry"
 REGISTRY_LOG = LAB / "registry.log"
 IMAGES = LAB / "images.json"
 STATE = LAB / "state.json"
-KEY = LAB / "id_ed25519"
+KEY = Path(os.environ.get("LAB_KEY", LAB / "id_ed25519"))
+"""The key of the control machine. LAB_KEY names another: reading the inventory then needs no lab."""
 KNOWN_HOSTS = LAB / "known_hosts"
 
 MODEL_ON_HEAD = "/srv/models/tiny"

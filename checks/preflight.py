@@ -23,6 +23,7 @@ def _verdicts(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Iterator[Verd
         yield from rails.can_be_set_up(node, seen)
         yield from staging.docker(node, seen)
         yield from staging.names_and_ports(cluster, node, seen)
+        yield from staging.no_other_keeper(node, seen)
     if len(usable) < len(cluster.nodes):
         return  # what spans the nodes cannot be judged without one of them
     plans = content.plans(cluster, facts)

@@ -36,6 +36,13 @@ def _exists(node: Node, number: int, rail: Rail, seen: NodeFacts, links: Mapping
             "name the right one under rails in inventory.py; ibdev2netdev lists them",
         )
         return
+    master = links[rail.netdev].master
+    if master is not None:
+        yield broken(
+            node.name,
+            f"rail {number}: {rail.netdev} is part of {master}, which would take the rail's packets",
+            f"take {rail.netdev} out of {master}, or state other rails in inventory.py",
+        )
     hcas = seen.hcas
     if isinstance(hcas, Unknown):
         yield unknown(node.name, "its HCAs", hcas)

@@ -8,6 +8,7 @@ from checks import content
 from checks.verdict import Verdict, broken, holds, unknown
 from facts.values import Disk, Docker, Holder, NodeFacts, Unknown
 from spec.cluster import Cluster, Node
+from spec.objects import KEEPER_UNIT
 
 INSTALL_DOCKER = "sudo apt-get install docker.io, or Docker's own packages; DGX OS brings them"
 INSTALL_TOOLKIT = "sudo apt-get install nvidia-container-toolkit; DGX OS brings it"
@@ -150,6 +151,28 @@ def space(cluster: Cluster, node: Node, seen: NodeFacts, plans: list[content.Pla
 def amount(count: int) -> str:
     """Bytes for a person."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+def no_other_keeper(node: Node, seen: NodeFacts) -> Iterator[Verdict]:
+    """A worker that was the head has its keeper still: two keepers would take the ranks from each other."""
+    if node.is_head:
+        return
+    if isinstance(seen.units, Unknown):
+        yield unknown(node.name, "its units", seen.units)
+        return
+    unit = seen.units.get(KEEPER_UNIT)
+    if unit is None:
+        return
+    states = [unit.active] if unit.active not in ("inactive", "failed") else []
+    states += [unit.file_state] if unit.file_state.startswith("enabled") else []
+    if states:
+        yield broken(
+            node.name,
+            f"{KEEPER_UNIT} is {' and '.join(states)} here, as on a head, and this is a worker: two keepers would "
+            f"take the ranks from each other",
+            f"if it was the head and shall be a worker, on {node.name}: "
+            f"sudo systemctl disable --now {KEEPER_UNIT.removesuffix('.service')}; then run again",
+        )
 
 
 def copying_tools(cluster: Cluster, facts: Mapping[str, NodeFacts], plans: list[content.Plan]) -> Iterator[Verdict]:

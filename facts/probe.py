@@ -33,6 +33,9 @@ NETWORK_FILES = (
 UNIT_PROPERTIES = (
     "Id,LoadState,ActiveState,SubState,UnitFileState,NeedDaemonReload,MainPID,Result,FragmentPath,InvocationID"
 )
+# Docker's systemd driver writes <slice>/docker-<id>.scope; its cgroupfs driver <parent>/<id>, where the parent is
+# "docker" or the container's --cgroup-parent.
+CONTAINER = re.compile(r"(?:docker-|/)([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
 # Where it runs is the node's business; tests give a directory of their own.
 ROOT = ""
 
@@ -284,6 +287,7 @@ def _links(output: str) -> dict[str, Any]:
         found[link["ifname"]] = {
             "mtu": link.get("mtu"),
             "flags": link.get("flags", []),
+            "master": link.get("master"),
             "addresses": [
                 f"{info['local']}/{info['prefixlen']}"
                 for info in link.get("addr_info", [])
@@ -309,6 +313,7 @@ def _rail(netdev: str) -> dict[str, Any]:
 def _mentions(netdevs: list[str]) -> list[list[Any]]:
     """Lines of other people's network settings that are about these netdevs: file, line number, netdev; no contents."""
     found: list[list[Any]] = []
+    addresses = {netdev: _line(f"{ROOT}/sys/class/net/{netdev}/address") or "" for netdev in netdevs}
     for directory, ending in NETWORK_FILES:
         try:
             names = sorted(os.listdir(ROOT + directory))
@@ -319,19 +324,22 @@ def _mentions(netdevs: list[str]) -> list[list[Any]]:
             if not name.endswith(ending) or name == OURS:
                 continue
             for number, line in enumerate(_text(path).splitlines(), 1):
-                found += [[path, number, netdev] for netdev in netdevs if _is_about(line, netdev)]
+                found += [[path, number, netdev] for netdev in netdevs if _is_about(line, netdev, addresses[netdev])]
     return found
 
 
-def _is_about(line: str, netdev: str) -> bool:
-    key = re.match(r"""^\s*(['"]?)([\w.-]+)\1\s*:""", line)
-    if key and key.group(2) == netdev:
+def _is_about(line: str, netdev: str, address: str = "") -> bool:
+    """Whether it names the netdev, by its name or its MAC address: as a key or set-name, as a member of a bond or
+    bridge, or by a pattern. A value of several lines is looked at line by line, so any word of its own counts."""
+    line = re.sub(r"""(?:^|\s)[#;].*""", "", line)
+    words = re.split(r"""[\s,;=\[\]{}"']+""", line)
+    if netdev in (word.rstrip(":") for word in words):
         return True
-    named = re.match(r"""^\s*(?:name\s*:|Name\s*=|interface-name\s*=)\s*(.+?)\s*(?:\#.*)?$""", line)
-    if not named:
-        return False
-    patterns = named.group(1).strip().strip("'\"").split()
-    return any(fnmatch.fnmatchcase(netdev, pattern.rstrip(";").strip("'\"")) for pattern in patterns)
+    if address and address.lower() in (word.lower() for word in words):
+        return True
+    named = re.search(r"""(?:^|[\s{,"'])(?:name["']?\s*:|Name\s*=|interface-name\s*=)\s*([^,}]+)""", line)
+    patterns = re.split(r"""[\s;"']+""", named.group(1)) if named else []
+    return any(fnmatch.fnmatchcase(netdev, pattern) for pattern in patterns if pattern)
 
 
 def _hcas() -> dict[str, Any]:
@@ -419,7 +427,7 @@ def _ports(wanted: list[int]) -> dict[str, Any]:
 def _process(pid: str) -> dict[str, Any]:
     try:
         command = _text(f"/proc/{pid}/comm").strip()
-        container = re.search(r"docker[-/]([0-9a-f]{64})", _text(f"/proc/{pid}/cgroup"))
+        container = CONTAINER.search(_text(f"/proc/{pid}/cgroup"))
     except OSError:
         return {"pid": int(pid), "command": "", "container": None}
     return {"pid": int(pid), "command": command, "container": container.group(1) if container else None}

@@ -40,6 +40,8 @@ class Link:
     name: str
     mtu: int
     addresses: tuple[IPv4Interface, ...]
+    master: str | None = None
+    """The bond or bridge that it is a member of."""
 
 
 @dataclass(frozen=True)
@@ -426,7 +428,7 @@ def _account(value: object) -> Account:
 def _link(name: str, value: object) -> Link:
     data = _mapping(value)
     addresses = tuple(IPv4Interface(text) for text in _strings(data["addresses"]))
-    return Link(name, _whole(data["mtu"]), addresses)
+    return Link(name, _whole(data["mtu"]), addresses, _maybe(data.get("master"), _string))
 
 
 def _netdev(value: object) -> Netdev:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from checks.preflight import refusals
-from tests.plan.world import GIB, World, converged, fresh
+from tests.plan.world import GIB, World, converged, fresh, unit
 from tests.unit import pair
 
 Change = Callable[[World], None]
@@ -115,6 +115,12 @@ CASES: list[tuple[str, Change, str]] = [
         "    Fix: name the right one under rails in inventory.py; ibdev2netdev lists them",
     ),
     (
+        "a member of a bond",
+        change("links|enp1s0f1np1|master", "bond0"),
+        "  spark-b: rail 0: enp1s0f1np1 is part of bond0, which would take the rail's packets\n"
+        "    Fix: take enp1s0f1np1 out of bond0, or state other rails in inventory.py",
+    ),
+    (
         "no such HCA",
         drop("hcas|rocep1s0f1"),
         "  spark-b: rail 0: there is no HCA rocep1s0f1 (present: roceP2p1s0f1)\n"
@@ -191,6 +197,22 @@ CASES: list[tuple[str, Change, str]] = [
         change("ports|8000", {"pid": 812, "command": "python3", "container": None}, "head"),
         "  spark-a: port 8000 (api_port) is taken by python3 (process 812)\n"
         "    Fix: end that, or state another api_port",
+    ),
+    (
+        "a keeper on a worker",
+        change("units|sparkpair-keeper.service", unit()),
+        "  spark-b: sparkpair-keeper.service is active and enabled here, as on a head, and this is a worker: two "
+        "keepers would take the ranks from each other\n"
+        "    Fix: if it was the head and shall be a worker, on spark-b: sudo systemctl disable --now "
+        "sparkpair-keeper; then run again",
+    ),
+    (
+        "a keeper that a reboot would start on a worker",
+        change("units|sparkpair-keeper.service", unit("failed")),
+        "  spark-b: sparkpair-keeper.service is enabled here, as on a head, and this is a worker: two "
+        "keepers would take the ranks from each other\n"
+        "    Fix: if it was the head and shall be a worker, on spark-b: sudo systemctl disable --now "
+        "sparkpair-keeper; then run again",
     ),
     (
         "no weights anywhere",
@@ -272,6 +294,13 @@ def test_refused(change: Change, wanted: str) -> None:
     world = fresh(cluster())
     change(world)
     assert told(world) == [wanted]
+
+
+def test_a_keeper_that_was_disabled_is_no_keeper() -> None:
+    """As after the fix: the unit's file is still there."""
+    world = fresh(cluster())
+    world.worker["units"]["sparkpair-keeper.service"] = unit("inactive", "disabled")
+    assert told(world) == []
 
 
 def test_all_at_once() -> None:

@@ -59,10 +59,42 @@ def test_lines_about_a_netdev_in_other_files(root: Path) -> None:
         ("      name: enp1s0f?np0", True),
         ("Name=enP*", False),
         ("interface-name=enp1s0f0np0;", True),
+        ("      set-name: enp1s0f0np0", True),
+        ('      set-name: "enp1s0f0np0"  # the rail', True),
+        ("      match: {name: enp1s0f0*}", True),
+        ("      match: {driver: mlx5_core, name: 'enp1s0f?np0'}", True),
+        ("      match: {'name': 'enp1s0f?np0'}", True),
+        ("      match: {name: enp1s0f1np1, driver: mlx5_core}", False),
+        ("      interfaces: [enp1s0f0np0, enP2p1s0f0np0]", True),
+        ("      interfaces: [enP2p1s0f0np0]", False),
+        ("        - enp1s0f0np0", True),
+        ('        - "enp1s0f0np0"', True),
+        ("        - enp1s0f1np1", False),
+        ("          enp1s0f0np0]", True),
+        ("      link: enp1s0f0np0", True),
+        ("      match: {macaddress: '02:5A:00:00:01:00'}", True),
+        ("MACAddress=02:5a:00:00:01:00", True),
+        ("      macaddress: 02:5a:00:00:01:01", False),
+        ("      hostname: '*'", False),
+        ("; Name=enp1s0f0np0", False),
     ],
 )
 def test_what_a_line_is_about(line: str, is_about: bool) -> None:
-    assert probe._is_about(line, "enp1s0f0np0") is is_about
+    assert probe._is_about(line, "enp1s0f0np0", "02:5a:00:00:01:00") is is_about
+
+
+def test_a_netdev_is_known_by_its_address_too(root: Path) -> None:
+    put(root / "sys/class/net/enp1s0f0np0/address", "02:5a:00:00:01:00\n")
+    put(root / "etc/netplan/01-net.yaml", "    rail:\n      match:\n        macaddress: 02:5a:00:00:01:00\n")
+    assert probe._mentions(["enp1s0f0np0"]) == [["/etc/netplan/01-net.yaml", 3, "enp1s0f0np0"]]
+
+
+def test_a_link_says_whose_member_it_is() -> None:
+    output = [{"ifname": "enp1s0f0np0", "mtu": 1500, "master": "bond0"}, {"ifname": "lo", "mtu": 65536}]
+    assert {name: link["master"] for name, link in probe._links(json.dumps(output)).items()} == {
+        "enp1s0f0np0": "bond0",
+        "lo": None,
+    }
 
 
 def test_hcas_come_with_their_netdevs_and_filled_rows(root: Path) -> None:
@@ -123,6 +155,25 @@ def test_ports_are_found_with_their_owner() -> None:
     assert seen["1"] is None
     assert seen[str(port)]["pid"] == os.getpid()
     assert seen[str(port)]["container"] is None
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "found"),
+    [
+        ("/system.slice/docker-{}.scope", True),
+        ("/sparkpair.slice/sparkpair-engine.slice/docker-{}.scope", True),
+        ("/docker/{}", True),
+        ("/sparkpair-engine.slice/{}", True),
+        ("/sparkpair-engine.slice/{}/init", True),
+        ("/machine.slice/libpod-{}.scope", False),
+        ("/user.slice/user-1000.slice", False),
+    ],
+)
+def test_a_process_is_known_by_its_container(root: Path, cgroup: str, found: bool) -> None:
+    """With either of Docker's cgroup drivers."""
+    put(root / "proc/7/comm", "vllm\n")
+    put(root / "proc/7/cgroup", f"0::{cgroup.format('a' * 64)}\n")
+    assert probe._process("7") == {"pid": 7, "command": "vllm", "container": "a" * 64 if found else None}
 
 
 def test_units_by_name() -> None:

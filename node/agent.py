@@ -22,6 +22,7 @@ from typing import Any
 from node import gids, paths, wire
 from node.docker import Container, Docker, DockerError
 from node.journal import log
+from node.lines import listen
 from node.threads import in_thread
 
 RUN_TIMEOUT_SECONDS = 180.0
@@ -31,6 +32,8 @@ ADMITTED_KEPT = 100
 """Rank texts that may be started here again; more than the keeper's longest row of generations."""
 LOG_LINES_KEPT = 400
 LEASE_CHECK_SECONDS = 0.5
+DOCKER_LOOK_SECONDS = 1.5
+"""Well below the keeper's patience with an answer (node.link.POLL_SECONDS)."""
 LEASE_STOP_GRACE_SECONDS = 2.0
 
 
@@ -81,6 +84,7 @@ class Agent:
         self._incarnation = secrets.token_hex(4)
         self._lease = self._load_lease()
         self._work: asyncio.Task[None] | None = None
+        self._looking: asyncio.Future[list[Container]] | None = None
         self._doing = ""
         self._error = ""
         self._boot_id = _boot_id()
@@ -118,15 +122,18 @@ class Agent:
         """End the rank when nobody renews the lease: no rank outlives its pair."""
         while True:
             await asyncio.sleep(LEASE_CHECK_SECONDS)
-            if self._lease.deadline is None or self._clock() < self._lease.deadline or self._busy():
+            if not self._expired() or self._busy():
                 continue
             try:
                 left = await in_thread(self._ours)
             except DockerError:
                 continue
-            if left:
+            if left and self._expired() and not self._busy():  # Docker may have taken its time, and word have come
                 log(f"lease of epoch {self._lease.epoch} ran out, no word from the keeper: ending the rank", "warning")
                 self._begin("stopping", self._end(LEASE_STOP_GRACE_SECONDS))
+
+    def _expired(self) -> bool:
+        return self._lease.deadline is not None and self._clock() >= self._lease.deadline
 
     async def _hello(self, message: dict[str, Any]) -> dict[str, Any]:
         del message
@@ -152,7 +159,7 @@ class Agent:
 
     async def _rank(self) -> dict[str, Any]:
         try:
-            ours = await in_thread(self._ours)
+            ours = await self._look()
         except DockerError as error:
             return {"state": "unknown", "error": str(error)}
         container = ours[0] if ours else None
@@ -179,6 +186,17 @@ class Agent:
             state = "running" if container.running else "exited"
         return {"state": state, "error": self._error, **seen}
 
+    async def _look(self) -> list[Container]:
+        """Our containers, or DockerError when Docker is slow: the keeper's question is answered in time, since silence
+        would look like a dead node. A look that is under way is waited for again at the next question."""
+        if self._looking is None:
+            self._looking = asyncio.ensure_future(in_thread(self._ours))
+        done, _ = await asyncio.wait([self._looking], timeout=DOCKER_LOOK_SECONDS)
+        if not done:
+            raise DockerError(f"Docker has not answered for {DOCKER_LOOK_SECONDS:g} s")
+        looked, self._looking = self._looking, None
+        return looked.result()
+
     async def _wanted(self, message: dict[str, Any]) -> dict[str, Any]:
         """The wanted rank of this node with what it refers to, so that the keeper can refuse before anything stops."""
         del message
@@ -201,15 +219,10 @@ class Agent:
         if self._busy():
             raise Refused(f"busy: {self._doing}")
         text = str(message["text"])
-        spec = wire.parse_rank(text)
-        if not (self._places.admitted / _digest(text)).is_file():
-            raise Refused(
-                "this launch was never wanted on this node; run deploy.py, which installs what may be started"
-            )
         engine = str(message["engine"])
         ports = [int(port) for port in message.get("ports", [])]
         self._error = ""
-        self._begin("starting", self._launch(spec, engine, self._lease.epoch, ports))
+        self._begin("starting", self._launch(text, engine, self._lease.epoch, ports))
         return {}
 
     async def _stop(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -231,8 +244,12 @@ class Agent:
         lines = kept[-1].read_text(errors="replace").splitlines()[-count:] if kept else []
         return {"lines": [self._error] if self._error and not lines else lines}
 
-    async def _launch(self, spec: wire.RankSpec, engine: str, epoch: int, ports: list[int]) -> None:
+    async def _launch(self, text: str, engine: str, epoch: int, ports: list[int]) -> None:
+        """Start a rank. What goes wrong becomes the rank's state, with its reason, for the keeper to judge."""
         try:
+            spec = wire.parse_rank(text)
+            if not (self._places.admitted / _digest(text)).is_file():
+                raise Refused("this launch was never wanted here; run deploy.py, which installs what may be started")
             await self._clear(0.0)
             self._check_ports(ports)
             for directory in spec.directories:
@@ -248,11 +265,14 @@ class Agent:
             if code != 0:
                 raise Refused(f"docker run exited {code}: {output.strip()[-600:]}")
             log(f"rank {spec.rank} of {engine[:12]} started")
-        except (Refused, DockerError, gids.GidError, OSError) as error:
+        except Exception as error:  # an unforeseen one too: a rank that silently stays absent is asked for for ever
             self._error = f"could not start: {error}"
-            log(f"rank {spec.rank} of {engine[:12]} could not start: {error}", "error")
-            for container in await in_thread(self._ours):
-                await in_thread(self._docker.remove, container.id)
+            log(f"a rank of {engine[:12]} could not start: {error!r}", "error")
+            try:
+                for container in await in_thread(self._ours):
+                    await in_thread(self._docker.remove, container.id)
+            except DockerError as later:
+                log(f"what is left of it could not be removed: {later}", "error")
 
     async def _end(self, grace: float) -> None:
         try:
@@ -265,13 +285,16 @@ class Agent:
         """End and remove whatever rank is here: asked first, then the whole cgroup, so that no process is left."""
         ours = await in_thread(self._ours)
         for container in ours:
-            await in_thread(self._keep_log, container)
+            try:
+                await in_thread(self._keep_log, container)
+            except OSError as error:  # a full disk must not keep a rank alive
+                log(f"the last lines could not be kept: {error}", "warning")
             if container.status == "paused":
                 await in_thread(self._docker.unpause, container.id)
             if container.running and grace > 0:
                 await in_thread(self._docker.signal, container.id, "SIGTERM")
         until = self._clock() + grace
-        while grace > 0 and self._clock() < until and any(self._alive(container) for container in ours):
+        while grace > 0 and self._clock() < until and any([await in_thread(self._alive, one) for one in ours]):
             await asyncio.sleep(0.2)
         self._kill_cgroup()
         for container in ours:
@@ -335,7 +358,10 @@ class Agent:
             raise Refused(f"epoch {epoch} is over; epoch {self._lease.epoch} holds the lease")
         if epoch > self._lease.epoch:
             self._lease.epoch = epoch
-            wire.write_atomic(self._places.state, json.dumps({"epoch": epoch}))
+            try:
+                wire.write_atomic(self._places.state, json.dumps({"epoch": epoch}))
+            except OSError as error:
+                log(f"{self._places.state} could not be written: {error}", "warning")
 
     def _load_lease(self) -> Lease:
         """A damaged file is as good as none: the keeper's next poll writes it anew."""
@@ -353,8 +379,11 @@ class Agent:
     def _save_lease(self) -> None:
         data = {**dataclasses.asdict(self._lease), "boot_id": self._boot_id, "code": self._code}
         temporary = self._places.lease.with_suffix(".new")
-        temporary.write_text(json.dumps(data))  # on a tmpfs: nothing to sync
-        os.replace(temporary, self._places.lease)
+        try:
+            temporary.write_text(json.dumps(data))  # on a tmpfs: nothing to sync
+            os.replace(temporary, self._places.lease)
+        except OSError as error:  # it only matters to an agent that is restarted: it then waits for the next word
+            log(f"{self._places.lease} could not be written: {error}", "warning")
 
     def _identity(self, directory: str) -> str:
         path = self._places.weights / paths.manifest_path(directory).name
@@ -373,9 +402,9 @@ class Agent:
         """Processes below our cgroup parent; 0 when it does not exist."""
         count = 0
         for cgroup in self._places.cgroups:
-            for path in cgroup.rglob("cgroup.procs"):
+            for directory, _, _ in os.walk(cgroup):  # passes over a scope that ends meanwhile
                 try:
-                    count += len(path.read_text().split())
+                    count += len(Path(directory, "cgroup.procs").read_text().split())
                 except OSError:
                     continue
         return count
@@ -471,22 +500,7 @@ def _memory_available() -> int | None:
 async def serve(agent: Agent, path: Path) -> None:
     """Answer requests on the socket until SIGTERM. The running rank stays: it is not this process's child."""
 
-    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while line := await reader.readline():
-                try:
-                    answer = await agent.handle(wire.decode(line))
-                except (wire.WireError, TypeError, ValueError, KeyError) as error:
-                    answer = {"id": None, "ok": False, "error": f"bad request: {error!r}"}
-                writer.write(wire.encode(answer))
-                await writer.drain()
-        except (ConnectionError, asyncio.LimitOverrunError, ValueError):
-            pass
-        finally:
-            writer.close()
-
-    path.unlink(missing_ok=True)
-    server = await asyncio.start_unix_server(client, path, limit=wire.MAX_LINE)
+    server = await listen(path, agent.handle)
     path.chmod(0o660)
     try:
         os.chown(path, 0, grp.getgrnam(paths.PEER_USER).gr_gid)
@@ -497,10 +511,13 @@ async def serve(agent: Agent, path: Path) -> None:
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     agent.announce()
     lease = asyncio.create_task(agent.watch_lease())
+    told = asyncio.create_task(stop.wait())
     log("rank agent ready")
-    await stop.wait()
-    lease.cancel()
+    await asyncio.wait([lease, told], return_when=asyncio.FIRST_COMPLETED)
     server.close()
+    if lease.done():
+        lease.result()  # without its watch this agent is of no use: end with the error, to be started again
+    lease.cancel()
 
 
 def main(argv: list[str]) -> int:

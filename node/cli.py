@@ -99,14 +99,20 @@ def last_lines(failure: dict[str, Any]) -> list[str]:
 
 
 def _status(as_json: bool) -> int:
-    try:
-        status = _ask({"op": "status"})["status"]
-    except PermissionError:
-        status = wire.read_json(paths.STATUS)
-        if status is None:
-            raise KeeperAway(_away("no state was published")) from None
+    status = _now()
     print(json.dumps(status, indent=1) if as_json else describe(status))
     return {"resting": FAILED, "empty": FAILED, "stopped": STOPPED}.get(status["phase"], OK)
+
+
+def _now() -> dict[str, Any]:
+    """The pair's state from the keeper, or as it was published, for whoever may not ask."""
+    try:
+        status: dict[str, Any] | None = _ask({"op": "status"})["status"]
+    except PermissionError:
+        status = wire.read_json(paths.STATUS)
+    if status is None:
+        raise KeeperAway(_away("no state was published"))
+    return status
 
 
 def _logs(lines: int) -> int:
@@ -124,7 +130,7 @@ def _follow(timeout: float) -> int:
     said = why = ""
     while time.monotonic() < until:
         try:
-            status = _ask({"op": "status"})["status"]
+            status = _now()
             heard = time.monotonic()
         except KeeperAway:
             if time.monotonic() - heard > KEEPER_AWAY_SECONDS:
@@ -142,7 +148,7 @@ def _follow(timeout: float) -> int:
         if status["phase"] == "stopped":
             return STOPPED
         if status["phase"] in ("resting", "empty"):
-            if status["last_failure"]:
+            if status["last_failure"] and status["last_failure"].get("logs"):
                 print("\n".join(last_lines(status["last_failure"])), flush=True)
             return FAILED
         time.sleep(FOLLOW_POLL_SECONDS)

@@ -62,6 +62,8 @@ class Rank:
     engine: str | None = None
     exit_code: int | None = None
     error: str = ""
+    processes: int = 0
+    """Processes below the engine's cgroup parent."""
     incarnation: str = ""
     """Changes when the agent restarts: what the former one was asked for may not have happened."""
 
@@ -81,6 +83,8 @@ class Canary:
 
     state: str
     reason: str = ""
+    answered: bool = True
+    """An answer came, right or wrong; False: none within the deadline."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +166,8 @@ class Ready:
 
 Action = StopRank | StartRank | SendCanary | Promote | Failed | Ready
 
+STUCK_STOP_SECONDS = 60.0
+"""Ending a rank takes its grace and a few seconds; longer means that the kernel holds its processes."""
 CANARY_STRIKES = 2
 """One canary may be lost to a hiccup; a restart needs two in a row."""
 
@@ -169,11 +175,11 @@ CANARY_STRIKES = 2
 def decide(rules: Rules, memory: Memory, view: View) -> tuple[Memory, list[Action]]:
     """The next memory and what to do now."""
     if memory.accepted is None and memory.desired == "run":
-        return _ended(memory, view, Phase.EMPTY, "nothing was deployed yet")
+        return _ended(rules, memory, view, Phase.EMPTY, "nothing was deployed yet")
     if memory.desired == "stop":
-        return _ended(memory, view, Phase.STOPPED, "stopped on purpose")
+        return _ended(rules, memory, view, Phase.STOPPED, "stopped on purpose")
     if memory.phase is Phase.RESTING:
-        return _ended(memory, view, Phase.RESTING, memory.reason)
+        return _ended(rules, memory, view, Phase.RESTING, memory.reason)
     if memory.phase is Phase.STARTING:
         return _starting(rules, memory, view)
     if memory.phase is Phase.GATING:
@@ -190,6 +196,11 @@ def request_start(memory: Memory, now: float, reason: str, *, accepted: str | No
     if memory.desired == "stop":
         return memory
     return _restart(memory, now, reason, gentle=True, failures=(), not_before=now)
+
+
+def request_rest(memory: Memory, now: float, reason: str) -> Memory:
+    """What was accepted cannot be started at all: a person or a deploy must act."""
+    return dataclasses.replace(memory, phase=Phase.RESTING, since=now, reason=reason, gentle=False)
 
 
 def request_stop(memory: Memory, now: float) -> Memory:
@@ -232,10 +243,13 @@ def restore(data: Mapping[str, Any]) -> Memory:
     return Memory(**values)
 
 
-def _ended(memory: Memory, view: View, final: Phase, reason: str) -> tuple[Memory, list[Action]]:
+def _ended(rules: Rules, memory: Memory, view: View, final: Phase, reason: str) -> tuple[Memory, list[Action]]:
     """No start is wanted: end what is there, then stay."""
     stops = _stops(memory, view)
-    clear = all(node.rank is not None and node.rank.state == "absent" for node in view.nodes)
+    clear = all(
+        node.silent_seconds > rules.lease_seconds if node.rank is None else node.rank.state == "absent"
+        for node in view.nodes
+    )
     phase = final if clear or final is not Phase.STOPPED else Phase.STOPPING
     if memory.phase is not phase or memory.reason != reason:
         memory = dataclasses.replace(memory, phase=phase, since=view.now, reason=reason)
@@ -253,6 +267,9 @@ def _clearing(memory: Memory, view: View) -> tuple[Memory, list[Action]]:
     if unknown:
         return _phase(memory, view, Phase.WAITING, f"Docker does not answer on {_ranks(unknown)}; {memory.due}"), stops
     if left:
+        stuck = [rank for rank in left if view.nodes[rank].rank is not None and memory.phase is Phase.STOPPING]
+        if stuck and view.now - memory.since > STUCK_STOP_SECONDS:
+            return _phase(memory, view, Phase.STOPPING, _does_not_end(view, stuck)), stops
         return _phase(memory, view, Phase.STOPPING, memory.due), stops
     cut = [rank for rank, node in enumerate(view.nodes) if node.rail_up is False]
     if cut:
@@ -364,7 +381,7 @@ def _judge_canary(rules: Rules, memory: Memory, view: View) -> tuple[Memory, lis
     memory = dataclasses.replace(memory, canary_sent=None)
     if view.canary.state == "ok":
         return dataclasses.replace(memory, strikes=0, moved=view.now, answered=view.now, mark=view.progress), []
-    if memory.moved > sent:  # others' tokens moved while it waited: busy, not dead
+    if not view.canary.answered and memory.moved > sent:  # others' tokens moved while it waited: busy, not dead
         return dataclasses.replace(memory, strikes=0), []
     strikes = memory.strikes + 1
     if strikes < CANARY_STRIKES:
@@ -409,10 +426,12 @@ def _should_be_there(memory: Memory, position: int, rank: Rank) -> bool:
 
 
 def _fail(rules: Rules, memory: Memory, view: View, reason: str) -> tuple[Memory, list[Action]]:
-    recent = tuple(at for at in memory.failures if view.now - at < rules.restart_window_seconds)
-    failures = (*recent, view.now)
+    # Attempts that never got to answer count together however long each took: the window is for runs that did.
+    tried = memory.phase in (Phase.STARTING, Phase.GATING)
+    counted = [at for at in memory.failures if tried or view.now - at < rules.restart_window_seconds]
+    failures = (*counted[-rules.restart_budget :], view.now)
     if len(failures) > rules.restart_budget:
-        rest = f"{len(failures)} failures within {rules.restart_window_seconds:.0f} s, the last: {reason}"
+        rest = f"{len(failures)} failures in {view.now - failures[0]:.0f} s, the last: {reason}"
         resting = dataclasses.replace(
             memory, phase=Phase.RESTING, since=view.now, reason=rest, failures=failures, gentle=False, canary_sent=None
         )
@@ -454,6 +473,11 @@ def _stops(memory: Memory, view: View) -> list[Action]:
         for position, node in enumerate(view.nodes)
         if node.rank is not None and node.rank.state in ("starting", "running", "exited", "failed")
     ]
+
+
+def _does_not_end(view: View, ranks: list[int]) -> str:
+    counts = [f"rank {rank}: {node.processes}" for rank in ranks if (node := view.nodes[rank].rank) is not None]
+    return f"processes that do not end ({', '.join(counts)}); if that stays so, reboot the node"
 
 
 def _phase(memory: Memory, view: View, phase: Phase, reason: str) -> Memory:

@@ -1,7 +1,8 @@
 """Puts the rails' netplan file into force under guard: what is not confirmed is taken back by the node itself.
 
 Until it is confirmed the new file lives in /run/netplan, where it shadows the one in /etc/netplan: a reboot forgets it,
-and taking it back is to remove it. A timer does that when no confirmation comes, as when the deploy locked itself out.
+and taking it back is to remove it. A timer does that when no confirmation comes, as when the deploy locked itself out,
+and does it again until it has succeeded.
 """
 
 from __future__ import annotations
@@ -49,6 +50,12 @@ class Places:
     persistent: Path = PERSISTENT
     trial: Path = TRIAL
 
+    @property
+    def marker(self) -> Path:
+        """The trial's file while it is being taken back. netplan reads *.yaml only, and it stands until the network is
+        as it was: a second attempt finds by it that there is something left to do."""
+        return self.trial.with_name(f"{self.trial.name}.taken-back")
+
 
 Run = Callable[[Sequence[str]], str]
 
@@ -74,11 +81,18 @@ def apply(
     try:
         where.trial.parent.mkdir(parents=True, exist_ok=True)
         _put(where.staged.read_text(), where.trial)
+        where.marker.unlink(missing_ok=True)
         call(["netplan", "generate"])
         call(["netplan", "apply"])
         _await(management, rails, call, pause, clock)
-    except (FabricError, OSError) as error:
-        restore(where, call)
+    except (FabricError, OSError, ValueError, KeyError) as error:
+        try:
+            restore(where, call)
+        except (FabricError, OSError) as again:
+            raise FabricError(
+                f"{error}. Taking the rails back failed as well: {again}. The node tries that again by itself, "
+                f"every {GUARD_SECONDS} s"
+            ) from None
         raise FabricError(f"{error}. The rails are as they were") from None
 
 
@@ -95,12 +109,15 @@ def confirm(places: Places | None = None, call: Run = run) -> None:
 
 
 def restore(places: Places | None = None, call: Run = run) -> None:
-    """Take back what is on trial; the timer's work, or that of an apply that failed."""
+    """Take back what is on trial; the timer's work, or that of an apply that failed. May be repeated until it ends
+    well, and only then is the timer ended."""
     where = places or Places()
     if where.trial.exists():
-        where.trial.unlink()
+        os.replace(where.trial, where.marker)
+    if where.marker.exists():
         call(["netplan", "generate"])
         call(["netplan", "apply"])
+        where.marker.unlink()
     _disarm(call)
 
 
@@ -108,7 +125,7 @@ def _arm(call: Run) -> None:
     _disarm(call)
     call([
         "systemd-run", "--collect", f"--unit={TIMER}", f"--on-active={GUARD_SECONDS}",
-        "--timer-property=AccuracySec=1s",
+        f"--on-unit-inactive={GUARD_SECONDS}", "--timer-property=AccuracySec=1s",
         "--description=Sparkpair: take the rails' new settings back, unless they are confirmed",
         "/usr/bin/python3", "-sEB", "/usr/local/lib/sparkpair/main.py", "fabric", "restore",
     ])  # fmt: skip
@@ -182,7 +199,7 @@ def main(argv: list[str]) -> int:
             confirm()
         else:
             restore()
-    except FabricError as error:
+    except (FabricError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -19,6 +19,7 @@ from node import decide, paths, service, wire
 from node.agent import boottime
 from node.decide import Memory, Phase
 from node.journal import log
+from node.lines import listen
 from node.link import AgentLink, Away, Refusal
 from node.probe import EngineProbe
 from node.store import Generation, Store
@@ -28,6 +29,8 @@ HASTE_SECONDS = 0.25
 ENDING_GRACE_SECONDS = 2.0
 """For the rest of a failed pair: its requests are lost already, and rank 1 would take 13 s to end by itself."""
 WANTED_SECONDS = 20.0
+WANTED_CALL_SECONDS = 5.0
+"""One try; while it lasts no lease is renewed."""
 LOG_LINES = 25
 HURRIED = (Phase.STOPPING, Phase.STARTING, Phase.GATING)
 SERVING = (Phase.STARTING, Phase.GATING, Phase.RUNNING)
@@ -47,6 +50,7 @@ class Keeper:
         boot_id: str,
         clock: Callable[[], float] = boottime,
         status_path: Path = paths.STATUS,
+        wanted_path: Path = paths.WANTED_RANK,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -56,6 +60,9 @@ class Keeper:
         self._boot_id = boot_id
         self._clock = clock
         self._status_path = status_path
+        self._wanted_path = wanted_path
+        self._serving_ports = settings.ports
+        self._unsaved = False
         self._wake = asyncio.Event()
         self._epoch = 0
         self._counters: dict[str, int] = {}
@@ -82,6 +89,11 @@ class Keeper:
     async def tick(self) -> None:
         """One look and what follows from it."""
         view = await self._look()
+        if self.memory.phase is Phase.STARTING and self._generation is None:
+            reason = f"generation {(self.memory.accepted or '')[:12]} is damaged on this head; run deploy.py again"
+            self._remember(decide.request_rest(self.memory, self._clock(), reason))
+        if self._unsaved:
+            self._save()
         judged = self.memory
         memory, actions = decide.decide(self._settings.rules, judged, view)
         failures = [action.reason for action in actions if isinstance(action, decide.Failed)]
@@ -107,14 +119,14 @@ class Keeper:
         if op == "accept":
             return await self._accept(str(message.get("engine", "")))
         if op == "stop":
-            self._store.record("stop requested")
+            self._record("stop requested")
             self._remember(decide.request_stop(self.memory, now))
         elif op in ("start", "restart"):
             if self.memory.accepted is None:
                 return {"ok": False, "error": "nothing was deployed yet; run deploy.py"}
             if op == "start" and self.memory.desired == "run" and self.memory.phase is not Phase.RESTING:
                 return {"ok": True, "note": f"already {self.memory.phase.value}"}
-            self._store.record(f"{op} requested")
+            self._record(f"{op} requested")
             self._remember(decide.request_run(self.memory, now, f"{op} requested"))
         else:
             return {"ok": False, "error": f"unknown request {op!r}"}
@@ -176,8 +188,10 @@ class Keeper:
             return decide.Node(None, link.silent_seconds)
         except Refusal as error:
             self._ranks[link.rank] = {"state": "unknown", "away": str(error)}
-            self._outbid(link)
-            return decide.Node(None, link.silent_seconds)
+            if link.epoch > self._epoch:
+                self._outbid(link)
+                return decide.Node(None, link.silent_seconds)
+            return decide.Node(decide.Rank("unknown", error=str(error)))
         rank = answer["rank"]
         self._ranks[link.rank] = {
             **rank,
@@ -192,16 +206,16 @@ class Keeper:
             engine=rank.get("engine"),
             exit_code=rank.get("exit_code"),
             error=str(rank.get("error", "")),
+            processes=int(answer["processes"]),
             incarnation=str(answer["incarnation"]),
         )
         return decide.Node(seen, 0.0, answer["rail_up"])
 
     def _outbid(self, link: AgentLink) -> None:
         """The agent knows a later epoch than ours: this head's state is older than the agent's, as after a restore."""
-        if link.epoch > self._epoch:
-            log(f"{link.name} knows epoch {link.epoch}, ours was {self._epoch}: going on above it", "warning")
-            self._epoch = link.epoch + 1
-            self._save()
+        log(f"{link.name} knows epoch {link.epoch}, ours was {self._epoch}: going on above it", "warning")
+        self._epoch = link.epoch + 1
+        self._save()
 
     async def _act(self, action: decide.Action) -> None:
         try:
@@ -226,7 +240,7 @@ class Keeper:
         if self._generation is None:
             return
         link = self._links[rank]
-        ports = list(self._settings.ports) if rank == 0 else []
+        ports = list(self._serving_ports) if rank == 0 else []
         await link.call(
             "start",
             timeout=10.0,
@@ -238,20 +252,24 @@ class Keeper:
         if rank == self._settings.rules.start_order[0]:
             self._counters["starts"] += 1
             log(f"starting generation {self._generation.engine[:12]}: {self.memory.reason}")
-            self._store.record("start", engine=self._generation.engine, reason=self.memory.reason)
+            self._record("start", engine=self._generation.engine, reason=self.memory.reason)
 
     def _promote(self) -> None:
         engine = self.memory.accepted
-        if engine is not None:
+        if engine is None:
+            return
+        try:
             self._store.promote(engine, {"canary": "ok", "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
             self._store.prune(self._settings.generations_kept)
+        except OSError as error:  # it serves all the same; the next start promotes it
+            log(f"generation {engine[:12]} passed, and could not be marked so: {error}", "error")
 
     def _ready(self, seconds: float) -> None:
         self._counters["ready"] += 1
         self._last_start_seconds = round(seconds, 1)
         self._save()
         log(f"generation {(self.memory.accepted or '')[:12]} answers, {seconds:.1f} s after its start", "notice")
-        self._store.record("ready", engine=self.memory.accepted, seconds=round(seconds, 1))
+        self._record("ready", engine=self.memory.accepted, seconds=round(seconds, 1))
 
     def _failed(self, reason: str, logs: list[list[str]], memory: Memory) -> None:
         """Keep why it failed, with both ranks' last lines, before anything is taken away."""
@@ -264,10 +282,10 @@ class Keeper:
         }
         self._save()
         log(f"generation {(memory.accepted or '')[:12]} failed: {reason}", "error")
-        self._store.record("failed", engine=memory.accepted, reason=reason)
+        self._record("failed", engine=memory.accepted, reason=reason)
         if memory.phase is Phase.RESTING:
             log(f"resting: {memory.reason}. To try again: sparkpair start", "error")
-            self._store.record("resting", reason=memory.reason)
+            self._record("resting", reason=memory.reason)
 
     async def _tails(self, lines: int = LOG_LINES) -> list[list[str]]:
         return list(await asyncio.gather(*(self._tail(link, lines) for link in self._links)))
@@ -309,11 +327,13 @@ class Keeper:
             "identities": [answer["identities"] for answer in wanted],
             "image": wanted[0]["image"]["id"],
         }
-        self._generation = self._store.snapshot(engine, [answer["text"] for answer in wanted], manifest)
+        texts = [answer["text"] for answer in wanted]
+        self._generation = self._store.snapshot(engine, texts, manifest, self._settings.text)
+        self._serve_with(self._settings)
         reason = "first start" if self.memory.accepted is None else "the configuration changed"
         if engine == self.memory.accepted:
             reason = "deployed again after resting"
-        self._store.record("accepted", engine=engine)
+        self._record("accepted", engine=engine)
         log(f"accepted generation {engine[:12]}")
         self._remember(decide.request_start(self.memory, self._clock(), reason, accepted=engine))
         self._publish()
@@ -325,7 +345,7 @@ class Keeper:
         until = self._clock() + WANTED_SECONDS
         while True:
             try:
-                return await link.call("wanted", timeout=WANTED_SECONDS)
+                return await link.call("wanted", timeout=WANTED_CALL_SECONDS)
             except Refusal as error:
                 refusals.append(str(error))
                 return None
@@ -355,15 +375,37 @@ class Keeper:
         if memory.accepted is not None:
             try:
                 self._generation = self._store.generation(memory.accepted)
-            except wire.WireError as error:
+                self._adopt_settings(self._generation)
+            except (wire.WireError, OSError) as error:
+                # What runs may go on; only a start needs the texts, and tells.
                 log(str(error), "error")
-                memory = dataclasses.replace(memory, accepted=None)
         self.memory = memory
         self._epoch = int(state.get("epoch", 0)) + 1
         self._counters = {"starts": 0, "ready": 0, "failures": 0, "canaries": 0, **state.get("counters", {})}
         self._last_failure = state.get("last_failure")
         self._last_start_seconds = state.get("last_start_seconds")
         self._save()
+
+    def _adopt_settings(self, generation: Generation) -> None:
+        """Which API and canary belong to the accepted generation. The settings on disk are those of the wanted set,
+        which may be newer: a deploy that has not got to the hand-over, or a pair that is stopped on purpose."""
+        try:
+            wanted = self._wanted_path.read_text()
+        except OSError:
+            wanted = ""
+        kept = self._store.service(generation.engine)
+        if wanted == generation.texts[0] or kept is None:
+            self._store.keep_service(generation.engine, self._settings.text)
+            self._serve_with(self._settings)
+            return
+        try:
+            self._serve_with(service.parse(kept))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise wire.WireError(f"the settings kept with generation {generation.engine[:12]}: {error!r}") from None
+
+    def _serve_with(self, settings: service.Service) -> None:
+        self._serving_ports = settings.ports
+        self._probe.use(settings.api, settings.canary)
 
     def _recovered(self) -> Memory:
         """The state is lost; the links into the generations still say what ran."""
@@ -377,25 +419,49 @@ class Keeper:
             log(f"{memory.phase.value}{': ' + memory.reason if memory.reason else ''}")
 
     def _save(self) -> None:
-        self._store.save(
-            {
-                "memory": decide.dump(self.memory),
-                "epoch": self._epoch,
-                "boot_id": self._boot_id,
-                "counters": self._counters,
-                "last_failure": self._last_failure,
-                "last_start_seconds": self._last_start_seconds,
-            }
-        )
+        """Keep the state. A full disk must not end the keeper, and with it the leases of a pair that serves."""
+        try:
+            self._store.save(
+                {
+                    "memory": decide.dump(self.memory),
+                    "epoch": self._epoch,
+                    "boot_id": self._boot_id,
+                    "counters": self._counters,
+                    "last_failure": self._last_failure,
+                    "last_start_seconds": self._last_start_seconds,
+                }
+            )
+        except OSError as error:
+            if not self._unsaved:
+                log(f"the keeper's state could not be written, trying again at each look: {error}", "error")
+            self._unsaved = True
+            return
+        if self._unsaved:
+            log("the keeper's state is written again", "notice")
+        self._unsaved = False
+
+    def _record(self, event: str, **details: Any) -> None:
+        try:
+            self._store.record(event, **details)
+        except OSError as error:
+            log(f"history: {event} could not be recorded: {error}", "warning")
 
     def _publish(self) -> None:
-        text = json.dumps(self.status())
-        if text != self._published:
-            self._published = text
-            temporary = self._status_path.with_suffix(".new")
+        """The state for everybody; the ranks' lines, which may hold what users wrote, are for root."""
+        status = self.status()
+        if status["last_failure"] is not None:
+            status["last_failure"] = {key: value for key, value in status["last_failure"].items() if key != "logs"}
+        text = json.dumps(status)
+        if text == self._published:
+            return
+        temporary = self._status_path.with_suffix(".new")
+        try:
             temporary.write_text(text)
             temporary.chmod(0o644)
             temporary.replace(self._status_path)
+            self._published = text
+        except OSError as error:
+            log(f"{self._status_path} could not be written: {error}", "warning")
 
 
 def _lasting(memory: Memory) -> Memory:
@@ -405,6 +471,7 @@ def _lasting(memory: Memory) -> Memory:
 
 async def serve() -> int:
     """Run the keeper until SIGTERM. The pair goes on without it for the length of the lease."""
+    paths.STATUS.unlink(missing_ok=True)  # a former keeper's word: who reads it must wait for ours
     settings = service.load(paths.WANTED_SERVICE)
     links = [AgentLink(node.rank, node.name, () if node.local else node.addresses, boottime) for node in settings.nodes]
     keeper = Keeper(
@@ -416,22 +483,7 @@ async def serve() -> int:
         boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
     )
 
-    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while line := await reader.readline():
-                try:
-                    answer = await keeper.request(wire.decode(line))
-                except (wire.WireError, TypeError, ValueError, OSError) as error:
-                    answer = {"ok": False, "error": str(error)}
-                writer.write(wire.encode(answer))
-                await writer.drain()
-        except (ConnectionError, ValueError):
-            pass
-        finally:
-            writer.close()
-
-    paths.KEEPER_SOCKET.unlink(missing_ok=True)
-    server = await asyncio.start_unix_server(client, paths.KEEPER_SOCKET, limit=wire.MAX_LINE)
+    server = await listen(paths.KEEPER_SOCKET, keeper.request)
     paths.KEEPER_SOCKET.chmod(0o600)
     loop = asyncio.get_running_loop()
     work = loop.create_task(keeper.run())

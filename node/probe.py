@@ -74,7 +74,10 @@ class EngineProbe:
         self._healthy: bool | None = None
         self._metrics: dict[str, float] | None = None
         self.canary: Canary | None = None
-        self.canaries_sent = 0
+
+    def use(self, api: Api, canary: CanarySettings) -> None:
+        """Speak to another engine from now on, or ask it otherwise."""
+        self._api, self._settings = api, canary
 
     def look(self) -> None:
         """Begin a look, unless one is under way."""
@@ -110,8 +113,9 @@ class EngineProbe:
 
     def send_canary(self) -> None:
         """Send one; `canary` is pending until it is answered or its deadline has passed."""
+        if self._canary is not None:
+            self._canary.cancel()  # its late answer would be taken for this one's
         self.canary = Canary("pending")
-        self.canaries_sent += 1
         self._canary = asyncio.get_running_loop().create_task(self._ask())
 
     async def _look(self) -> None:
@@ -138,7 +142,7 @@ class EngineProbe:
         except (OSError, http.client.HTTPException, asyncio.TimeoutError) as error:
             limit = self._settings.timeout_seconds
             slow = isinstance(error, (TimeoutError, asyncio.TimeoutError))
-            self.canary = Canary("failed", f"no answer within {limit:g} s" if slow else f"{error}")
+            self.canary = Canary("failed", f"no answer within {limit:g} s" if slow else f"{error}", answered=False)
 
     def _judge(self, status: int, body: bytes) -> Canary:
         text = body.decode(errors="replace")

@@ -40,6 +40,8 @@ class Service:
     lease_seconds: float
     stop_grace_seconds: float
     generations_kept: int
+    text: str
+    """As loaded; a generation keeps the one that it was accepted with."""
     digest: str
     """sha256 of the text as loaded: deploy compares it to decide whether this keeper is the wanted one."""
 
@@ -94,5 +96,6 @@ def parse(text: str) -> Service:
         lease_seconds=float(data["lease_seconds"]),
         stop_grace_seconds=float(data["stop_grace_seconds"]),
         generations_kept=int(data["generations_kept"]),
+        text=text,
         digest=hashlib.sha256(text.encode()).hexdigest(),
     )

@@ -49,7 +49,7 @@ class Store:
         self._state.rename(aside)
         return aside
 
-    def snapshot(self, engine: str, texts: Sequence[str], manifest: dict[str, Any]) -> Generation:
+    def snapshot(self, engine: str, texts: Sequence[str], manifest: dict[str, Any], service: str = "{}") -> Generation:
         """Write a generation, complete before it has its name, and point `current` at it."""
         final = self._generations / engine
         if not self._complete(final, len(texts)):
@@ -58,6 +58,7 @@ class Store:
             partial = Path(tempfile.mkdtemp(dir=self._generations, prefix=".new-"))
             for rank, text in enumerate(texts):
                 wire.write_atomic(partial / f"rank{rank}.json", text)
+            wire.write_atomic(partial / "service.json", service)
             wire.write_atomic(partial / "manifest.json", json.dumps(manifest, indent=1))
             os.replace(partial, final)
             wire.sync_directory(self._generations)
@@ -73,6 +74,18 @@ class Store:
         if not texts or not self._complete(directory, len(texts)):
             raise wire.WireError(f"{directory} is not a whole generation; run deploy.py to hand it over again")
         return Generation(engine, tuple(texts))
+
+    def service(self, engine: str) -> str | None:
+        """The supervision settings that belong to a generation: its API's port and model, its canary."""
+        try:
+            return (self._generations / engine / "service.json").read_text()
+        except OSError:
+            return None
+
+    def keep_service(self, engine: str, text: str) -> None:
+        """These settings belong to this generation from now on."""
+        if self.service(engine) != text:
+            wire.write_atomic(self._generations / engine / "service.json", text)
 
     def promote(self, engine: str, note: dict[str, Any]) -> None:
         """This generation passed its gates."""

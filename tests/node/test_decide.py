@@ -205,7 +205,7 @@ def test_requests_without_progress_get_a_canary_and_two_failed_ones_restart():
     assert actions == []
     memory, actions = decide.decide(RULES, memory, view(120, UP, UP, **look))
     assert actions == [SendCanary("3 requests, no progress")]
-    lost = Canary("failed", "no answer within 60 s")
+    lost = Canary("failed", "no answer within 60 s", answered=False)
     memory, actions = decide.decide(RULES, memory, view(180, UP, UP, **look, canary=lost))
     assert actions == [SendCanary("again, after: no answer within 60 s")]
     memory, actions = decide.decide(RULES, memory, view(240, UP, UP, **look, canary=lost))
@@ -219,7 +219,7 @@ def test_a_failed_canary_means_nothing_when_others_tokens_moved_meanwhile():
         RULES, memory, view(90, UP, UP, healthy=True, progress=(9.0,), busy=4, canary=Canary("pending"))
     )
     memory, actions = decide.decide(
-        RULES, memory, view(120, UP, UP, healthy=True, progress=(9.0,), busy=4, canary=Canary("failed", "slow"))
+        RULES, memory, view(120, UP, UP, healthy=True, progress=(9.0,), busy=4, canary=Canary("failed", "slow", False))
     )
     assert (memory.phase, actions, memory.strikes) == (Phase.RUNNING, [], 0)
 
@@ -258,7 +258,7 @@ def test_back_off_grows_and_the_budget_ends_in_rest():
         delays.append(memory.not_before - now if memory.phase is Phase.STOPPING else None)
     assert delays == [0, 10, 20, 40, 80, None]
     assert memory.phase is Phase.RESTING
-    assert memory.reason == "6 failures within 3600 s, the last: rank 0: the container exited with code 0"
+    assert memory.reason == "6 failures in 500 s, the last: rank 0: the container exited with code 0"
     memory, actions = decide.decide(RULES, memory, view(9e9, EXITED, UP))
     assert (memory.phase, actions) == (Phase.RESTING, [StopRank(0, False), StopRank(1, False)])
 
@@ -355,3 +355,44 @@ def test_invariants_hold_whatever_is_seen(steps: list[tuple], stop_at: int):
         if memory.desired == "stop":
             assert memory.phase in (Phase.STOPPING, Phase.STOPPED)
         assert decide.restore(json.loads(json.dumps(decide.dump(memory)))) == memory
+
+
+def test_wrong_answers_fail_a_running_pair_though_their_own_tokens_moved():
+    memory = running(now=0)
+    memory, _ = decide.decide(RULES, memory, view(60, UP, UP, healthy=True, progress=(1.0,), busy=0))
+    wrong = Canary("failed", "answered '!!!!', wanted '391' in it")
+    memory, actions = decide.decide(
+        RULES, memory, view(61, UP, UP, healthy=True, progress=(9.0,), busy=0, canary=wrong)
+    )
+    assert [type(action) for action in actions] == [SendCanary]
+    memory, actions = decide.decide(
+        RULES, memory, view(62, UP, UP, healthy=True, progress=(17.0,), busy=0, canary=wrong)
+    )
+    assert actions == [Failed("2 canaries failed, the last: answered '!!!!', wanted '391' in it")]
+
+
+def test_starts_that_hang_spend_the_budget_however_long_each_takes():
+    memory, now = starting(), 0.0
+    for _ in range(6):
+        now += 1801 + 400
+        memory = dataclasses.replace(memory, phase=Phase.STARTING, since=now - 1801)
+        memory, _ = decide.decide(RULES, memory, view(now, UP, UP))
+    assert memory.phase is Phase.RESTING
+    assert memory.reason == "6 failures in 11005 s, the last: not ready within 1800 s"
+
+
+def test_a_stop_ends_though_a_node_is_away_for_good():
+    memory = decide.request_stop(running(), 1000)
+    memory, _ = decide.decide(RULES, memory, view(1010, ABSENT, Node(None, 10)))
+    assert memory.phase is Phase.STOPPING
+    memory, _ = decide.decide(RULES, memory, view(1061, ABSENT, Node(None, 61)))
+    assert memory.phase is Phase.STOPPED, "its rank has ended by itself: the lease is over"
+
+
+def test_processes_that_do_not_end_are_named():
+    stuck = Node(Rank("exited", engine=ENGINE, processes=3))
+    memory = Memory(accepted=ENGINE, phase=Phase.STOPPING, since=0, due="it died")
+    memory, _ = decide.decide(RULES, memory, view(59, ABSENT, stuck))
+    assert memory.reason == "it died"
+    memory, _ = decide.decide(RULES, memory, view(61, ABSENT, stuck))
+    assert memory.reason == "processes that do not end (rank 1: 3); if that stays so, reboot the node"

@@ -30,14 +30,15 @@ class Node:
         self.places.staged.write_text("new\n")
         self.after = after
         self.calls: list[str] = []
-        self.failing = ""
+        self.failing: list[str] = []
+        """What fails, once each, in this order."""
         self.seconds = 0.0
 
     def call(self, argv: Sequence[str]) -> str:
         text = " ".join(argv)
         self.calls.append("systemd-run" if argv[0] == "systemd-run" else text)
-        if self.failing and text.startswith(self.failing):
-            self.failing = ""
+        if self.failing and text.startswith(self.failing[0]):
+            del self.failing[0]
             raise FabricError(f"{text} exited 1: no")
         return json.dumps(self.after) if argv[0] == "ip" else ""
 
@@ -90,15 +91,66 @@ def test_taken_back_when_the_node_is_not_as_it_must_be(
 
 def test_taken_back_when_netplan_refuses_the_file(tmp_path: Path) -> None:
     node = Node(tmp_path, links())
-    node.failing = "netplan generate"
+    node.failing = ["netplan generate"]
     with pytest.raises(FabricError, match=r"^netplan generate exited 1: no\. The rails are as they were$"):
+        node.apply()
+    assert not node.places.trial.exists()
+
+
+@pytest.mark.parametrize("step", ["netplan generate", "netplan apply"])
+def test_what_could_not_be_taken_back_at_once_is_by_the_timer(tmp_path: Path, step: str) -> None:
+    """The first error is told, and whoever takes back later finds that there is something left to do."""
+    node = Node(tmp_path, links())
+    node.failing = ["netplan apply", step, step]
+    with pytest.raises(FabricError) as told:
+        node.apply()
+    assert str(told.value) == (
+        f"netplan apply exited 1: no. Taking the rails back failed as well: {step} exited 1: no. "
+        "The node tries that again by itself, every 90 s"
+    )
+    assert not node.places.trial.exists()
+    assert node.calls.count("systemctl stop sparkpair-fabric-rollback.timer") == 1  # before it was armed
+    with pytest.raises(FabricError, match=f"^{step} exited 1: no$"):
+        fabric.restore(node.places, node.call)
+    node.calls.clear()
+    fabric.restore(node.places, node.call)
+    assert node.calls == ["netplan generate", "netplan apply", "systemctl stop sparkpair-fabric-rollback.timer"]
+    node.calls.clear()
+    fabric.restore(node.places, node.call)
+    assert node.calls == ["systemctl stop sparkpair-fabric-rollback.timer"]
+
+
+def test_what_is_being_taken_back_is_not_confirmed(tmp_path: Path) -> None:
+    node = Node(tmp_path, links())
+    node.apply()
+    node.failing = ["netplan apply"]
+    with pytest.raises(FabricError):
+        fabric.restore(node.places, node.call)
+    with pytest.raises(FabricError, match=r"^nothing is on trial"):
+        fabric.confirm(node.places, node.call)
+
+
+def test_a_new_trial_ends_what_was_left_of_the_last(tmp_path: Path) -> None:
+    node = Node(tmp_path, links())
+    node.apply()
+    node.failing = ["netplan apply"]
+    with pytest.raises(FabricError):
+        fabric.restore(node.places, node.call)
+    node.apply()
+    fabric.confirm(node.places, node.call)
+    assert list(node.places.trial.parent.iterdir()) == []
+
+
+def test_an_answer_that_cannot_be_read_takes_the_rails_back(tmp_path: Path) -> None:
+    node = Node(tmp_path, [{"no": "name"}])
+    with pytest.raises(FabricError, match=r"The rails are as they were$"):
         node.apply()
     assert not node.places.trial.exists()
 
 
 def test_nothing_is_put_in_force_without_the_timer(tmp_path: Path) -> None:
     node = Node(tmp_path, links())
-    node.failing = "systemd-run"
+    node.failing = ["systemd-run"]
     with pytest.raises(FabricError, match="systemd-run"):
         node.apply()
     assert "netplan apply" not in node.calls

@@ -337,12 +337,128 @@ def test_an_agent_starts_only_what_was_wanted_on_its_node(tmp_path: Path):
         await world.until("running")
         await world.keeper.request({"op": "stop"})
         await world.until("stopped")
+        await world.keeper_down()
+        way = link.AgentLink(1, "worker", (), agent.boottime, socket=world.place(1).socket)
         own = worlds.rank_text(1).replace("registry/engine", "registry/evil")
-        with pytest.raises(link.Refusal) as caught:
-            await world.links[1].call("start", epoch=9, engine="e" * 64, text=own, ports=[])
-        assert str(caught.value) == (
-            "worker: this launch was never wanted on this node; run deploy.py, which installs what may be started"
+        while not way.epoch:
+            try:
+                await way.call("start", epoch=9, engine="e" * 64, text=own, ports=[])
+            except link.Away:
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)
+        rank = (await way.call("poll", epoch=9))["rank"]
+        await way.close()
+        await world.keeper_up()
+        assert (rank["state"], rank["error"]) == (
+            "failed",
+            "could not start: this launch was never wanted here; run deploy.py, which installs what may be started",
         )
         assert world.dockers[1].started == 1
 
     play(tmp_path, story)
+
+
+def test_newer_settings_do_not_judge_the_launch_that_runs(tmp_path: Path):
+    """A deploy that was killed between the new keeper and the hand-over: other port, other canary, old engine."""
+
+    async def story(world: World) -> None:
+        first = world.want(4)
+        await world.accept(first)
+        await world.until("running")
+        await world.keeper_down()
+        world.want(8)
+        world.settings = worlds.settings(1, canary_interval_seconds=0.2, canary=dict(worlds.CANARY, expect="42"))
+        await world.keeper_up()
+        await asyncio.sleep(1.0)
+        assert world.keeper.status()["phase"] == "running"
+        assert world.keeper.status()["counters"]["failures"] == 0
+        world.want(4)
+        await world.keeper_down()
+        world.settings = worlds.settings(world.engine.port, canary=dict(worlds.CANARY, expect="391"))
+        await world.keeper_up()
+        assert world.store.service(first) == world.settings.text, "the wanted launch has the wanted settings"
+
+    play(tmp_path, story)
+
+
+def test_a_full_disk_keeps_no_rank_alive_and_no_keeper_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def story(world: World) -> None:
+        await world.accept(world.want(4))
+        await world.until("running")
+        monkeypatch.setattr(world.store, "save", full)
+        monkeypatch.setattr(world.store, "record", full)
+        monkeypatch.setattr(world.store, "promote", full)
+        monkeypatch.setattr(agent, "_docker_logs", full)
+        world.dockers[1].end(0)
+        await world.until("stopping")
+        await world.until("running")
+        monkeypatch.undo()
+        await asyncio.sleep(0.2)
+        assert world.store.load()["counters"]["starts"] == 2, "written as soon as it can be"
+
+    play(tmp_path, story)
+
+
+def test_a_docker_that_is_slow_is_no_dead_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def story(world: World) -> None:
+        await world.accept(world.want(4))
+        await world.until("running")
+        world.dockers[1].slow = 0.6
+        await asyncio.sleep(2.5)
+        status = world.keeper.status()
+        assert (status["phase"], status["counters"]["failures"]) == ("running", 0)
+        world.dockers[1].slow = 0.0
+        assert [docker.started for docker in world.dockers] == [1, 1]
+
+    monkeypatch.setattr(agent, "DOCKER_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(link, "POLL_SECONDS", 0.4)
+    play(tmp_path, story, lease_seconds=1)
+
+
+def test_a_generation_damaged_on_the_head_runs_on_and_is_not_started(tmp_path: Path):
+    async def story(world: World) -> None:
+        engine = world.want(4)
+        await world.accept(engine)
+        await world.until("running")
+        await world.keeper_down()
+        (tmp_path / "state/generations" / engine / "rank1.json").unlink()
+        (tmp_path / "state/generations" / engine / "manifest.json").unlink()
+        await world.keeper_up()
+        await asyncio.sleep(0.3)
+        assert world.keeper.status()["phase"] == "running"
+        world.dockers[0].end(0)
+        status = await world.until("resting")
+        assert status["reason"] == f"generation {engine[:12]} is damaged on this head; run deploy.py again"
+        assert await world.accept(engine) == {"ok": True}
+        await world.until("running")
+
+    play(tmp_path, story)
+
+
+def test_a_lease_renewed_while_docker_was_slow_ends_nothing(tmp_path: Path):
+    async def story(world: World) -> None:
+        await world.accept(world.want(4))
+        await world.until("running")
+        await world.keeper_down()
+        world.dockers[1].slow = 0.5
+        await asyncio.sleep(1.1)  # the lease is over, and the watcher asks a slow Docker
+        own = link.AgentLink(1, "worker", (), agent.boottime, socket=world.place(1).socket)
+        end = agent.boottime() + 3
+        while True:
+            try:
+                await own.call("poll", epoch=1, lease_seconds=30)
+                break
+            except link.Away:
+                assert agent.boottime() < end
+                await asyncio.sleep(0.02)
+        world.dockers[1].slow = 0.0
+        await asyncio.sleep(0.8)
+        running = len(world.dockers[1].running)
+        await own.close()
+        await world.keeper_up()
+        assert running == 1
+
+    play(tmp_path, story, lease_seconds=1)

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import json
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from node import agent, service, wire
 from node.agent import Agent, Places
 from node.docker import Container, DockerError
 from node.keeper import Keeper
+from node.lines import listen
 from node.link import AgentLink
 from node.probe import Api, CanarySettings, EngineProbe
 from node.store import Store
@@ -46,6 +48,7 @@ class FakeDocker:
         self.all: dict[str, Container] = {}
         self.images = {IMAGE: {"id": "sha256:i", "layers": ["l1", "l2"]}}
         self.answers = True
+        self.slow = 0.0
         self.refuses_run = ""
         self.started = 0
         self._ids = itertools.count(1)
@@ -100,6 +103,7 @@ class FakeDocker:
         self._check()
 
     def _check(self) -> None:
+        time.sleep(self.slow)
         if not self.answers:
             raise DockerError("Docker does not answer on x: refused")
 
@@ -153,6 +157,9 @@ class FakeEngine:
         self._thread.join()
 
 
+CANARY = {"prompt": "17*23?", "expect": "391", "max_tokens": 8, "timeout_seconds": 2}
+
+
 def settings(port: int, **rules: Any) -> service.Service:
     text = json.dumps(
         {
@@ -161,7 +168,7 @@ def settings(port: int, **rules: Any) -> service.Service:
                 {"rank": 1, "name": "worker", "local": True, "addresses": [], "netdevs": []},
             ],
             "api": {"port": port, "model": "m", "ready_path": "/health", "metrics_path": "/metrics"},
-            "canary": {"prompt": "17*23?", "expect": "391", "max_tokens": 8, "timeout_seconds": 2},
+            "canary": CANARY,
             "watch_interval_seconds": 0.05,
             "lease_seconds": 3,
             "ready_timeout_seconds": 20,
@@ -251,6 +258,7 @@ class World:
             code="code",
             boot_id=boot_id,
             status_path=self.root / "status.json",
+            wanted_path=self.place(0).wanted,
         )
         self._working = asyncio.create_task(self.keeper.run())
 
@@ -275,18 +283,7 @@ class World:
     async def _agent(self, rank: int) -> None:
         own = Agent(self.dockers[rank], self.place(rank))  # type: ignore[arg-type]
 
-        async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
-                while line := await reader.readline():
-                    writer.write(wire.encode(await own.handle(wire.decode(line))))
-                    await writer.drain()
-            except ConnectionError:
-                pass
-            finally:
-                writer.close()
-
-        self.place(rank).socket.unlink(missing_ok=True)
-        server = await asyncio.start_unix_server(client, self.place(rank).socket, limit=wire.MAX_LINE)
+        server = await listen(self.place(rank).socket, own.handle)
         try:
             await own.watch_lease()
         finally:

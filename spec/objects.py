@@ -130,6 +130,10 @@ OBJECTS: tuple[Object, ...] = (
         "The rails on trial; a timer or a reboot takes them back unless the management address is proven alive.",
     ),
     Object(
+        "/run/netplan/60-sparkpair.yaml.taken-back", Sort.FILE, Where.EVERY, "root:root", "0600", "roles/fabric",
+        Life.WORK, "The same file while it is taken back; netplan does not read it.",
+    ),
+    Object(
         "sparkpair-fabric-rollback.timer", Sort.TRANSIENT, Where.EVERY, "root", "", "roles/fabric", Life.WORK,
         "Restores the former rails from the node itself when a deploy has locked itself out.", "systemd-run",
     ),

@@ -17,7 +17,6 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from lab import lifecycle, settings
 from tests.lab import pair
@@ -107,21 +106,13 @@ def save(results: dict[str, Result]) -> None:
 
 
 def product_commit() -> str:
-    """The newest commit that changed what the rows exercise; documents do not count."""
+    """The newest commit that changed what the rows exercise, or the rows; marked when there is more than is committed."""
     places = [
-        "deploy.py",
-        "verify.py",
-        "config.py",
-        "spec",
-        "facts",
-        "checks",
-        "roles",
-        "operations",
-        "templates",
-        "node",
-        "lab",
-    ]
-    return git("log", "-1", "--format=%h", "--", *[place for place in places if Path(place).exists()])
+        "deploy.py", "verify.py", "config.py", "spec", "facts", "checks", "roles", "operations", "templates", "node",
+        "lab", "tests/lab",
+    ]  # fmt: skip
+    dirty = "-dirty" if git("status", "--porcelain", "--untracked-files=no", "--", *places) else ""
+    return git("log", "-1", "--format=%h", "--", *places) + dirty
 
 
 def git(*words: str) -> str:

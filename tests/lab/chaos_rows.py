@@ -40,8 +40,11 @@ def starts() -> int:
 
 
 def one_container_each() -> None:
+    """One container on each host, and no engine process outside it."""
     found = {host.name: len(pair.on(host, "docker ps -aq").split()) for host in HOSTS.values()}
     assert found == {"head": 1, "worker": 1}, f"containers: {found}"
+    for host in HOSTS.values():
+        pair.assert_no_orphan(host)
 
 
 # --- deploys that are killed
@@ -54,7 +57,7 @@ def killed_at_role(role: str) -> str:
     assert deploy.until(f"Starting operation: {role} |"), "\n".join(deploy.lines[-20:])
     deploy.kill()
     deploy.wait()
-    return recovers(handed_over=False)
+    return recovers()
 
 
 def killed_in_transfer(what: str) -> str:
@@ -62,22 +65,28 @@ def killed_in_transfer(what: str) -> str:
     pair.fresh_hosts()
     if what == "weights":
         pair.on(HEAD, f"head -c {BIG_FILE_MIB}M /dev/urandom > /srv/models/tiny/extra.bin")
-    marker = {"image": "Image | Pull", "weights": "Weights | Copy"}[what]
+    marker, unit = {
+        "image": ("Image | Pull", "sparkpair-image-pull"),
+        "weights": ("Weights | Copy", "sparkpair-weights-copy"),
+    }[what]
+    engine = "real" if what == "image" else "contract"
     with pair.rail_loss(0, 20 if what == "weights" else 0):
-        deploy = pair.start_deploy("-y", *use("real" if what == "image" else "contract"))
+        deploy = pair.start_deploy("-y", *use(engine))
         assert deploy.until(f"Starting operation: {marker}"), "\n".join(deploy.lines[-20:])
-        if what == "weights":
-            pair.wait_for(
-                lambda: pair.on(WORKER, "systemctl is-active sparkpair-weights-copy", check=False).strip() == "active",
-                60,
-                "the copy to run",
-                0.1,
-            )
-        else:
-            time.sleep(3)
+        pair.wait_for(
+            lambda: pair.on(WORKER, f"systemctl is-active {unit}", check=False).strip() == "active",
+            60, f"{unit} to run", 0.1,
+        )  # fmt: skip
+        time.sleep(1)
         deploy.kill()
         deploy.wait()
-    seen = recovers(handed_over=False)
+        if what == "image":
+            digest = pair.images()["engine"]
+            assert not pair.on(WORKER, f"docker images -q {digest}", check=False).strip(), "the image was there already"
+        assert pair.on(WORKER, f"systemctl is-active {unit}", check=False).strip() == "active", (
+            "it ended with the deploy"
+        )
+    seen = recovers(engine)
     if what == "weights":
         sums = [
             pair.on(host, f"sha256sum < {path}/extra.bin")
@@ -97,7 +106,7 @@ def killed_before_hand_over() -> str:
     assert deploy.until("Starting operation: Keeper | Start the pair"), "\n".join(deploy.lines[-20:])
     deploy.kill()
     deploy.wait()
-    return recovers(handed_over=None)
+    return recovers()
 
 
 def killed_after_hand_over() -> str:
@@ -148,13 +157,13 @@ def interrupted() -> str:
     return "exit 130, one message, the keeper finished the start"
 
 
-def recovers(handed_over: bool | None) -> str:
+def recovers(engine: str = "contract") -> str:
     """The next run converges and the one after plans nothing, with one engine start in all."""
-    run = pair.deploy(*use("contract"))
+    run = pair.deploy(*use(engine))
     assert run.code == 0, run.text[-2000:]
     assert "Traceback" not in run.text
     assert pair.answers(30), "no answer after the second run"
-    plan = pair.dry(*use("contract")).plan
+    plan = pair.dry(*use(engine)).plan
     assert plan == {}, f"still planned: {plan}"
     count = starts()
     assert count == 1, f"engine starts: {count}"
@@ -230,10 +239,17 @@ def endless_streams() -> str:
     converged("real")
     before = pair.status()["counters"]
     ids = pair.containers()
+    busy = []
     with pair.Streams(4) as streams:
-        time.sleep(STREAM_SECONDS)
+        pair.wait_for(lambda: pair.running_requests() == 4, 60, "four requests at work")
+        end = time.monotonic() + STREAM_SECONDS
+        while time.monotonic() < end:
+            busy.append(pair.running_requests())
+            time.sleep(2)
         after = pair.status()["counters"]
     assert not streams.errors, streams.errors[:3]
+    assert sum(count == 4 for count in busy) > 0.95 * len(busy), f"not every slot was busy: {busy}"
+    assert streams.tokens > 10 * STREAM_SECONDS, f"only {streams.tokens} tokens"
     assert pair.containers() == ids, "the containers were replaced"
     assert after["canaries"] == before["canaries"], f"{after['canaries'] - before['canaries']} canaries were sent"
     assert after["starts"] == before["starts"]

@@ -25,7 +25,6 @@ API_PORT = 8000
 ANSWER = "Hello from the tiny model."
 CLONE_NEWNET = 0x40000000
 DEPLOY_SECONDS = 900
-HANDED_OVER = "accepted generation"
 
 
 class NoAnswer(Exception):
@@ -254,6 +253,30 @@ def kill_process(host: settings.Host, title: str, number: int = 9) -> str:
         raise AssertionError(f"{host.name}: no {title} among {found}")
     on(host, f"kill -{number} {chosen[0].split()[0]}")
     return chosen[0]
+
+
+def assert_no_orphan(host: settings.Host) -> None:
+    """Every engine process on a host belongs to its one container, and there are some."""
+    known = pair_pids(host)
+    seen = {line.split()[0] for line in engine_processes(host)}
+    engines = set(on(host, "pgrep -f 'vllm|VLLM' || true").split())
+    assert seen and seen <= known, f"{host.name}: processes outside the container: {sorted(seen - known)}"
+    own = set(on(host, "pgrep -f 'pgrep|/bin/sh -c' || true").split())
+    assert not (engines - known - own), f"{host.name}: engine processes outside: {sorted(engines - known - own)}"
+
+
+def pair_pids(host: settings.Host) -> set[str]:
+    """What Docker says runs in the containers of ours, as the host numbers it."""
+    text = on(host, "for c in $(docker ps -q --filter label=sparkpair.rank); do docker top $c -eo pid; done")
+    return {word for word in text.split() if word.isdigit()}
+
+
+def running_requests() -> int:
+    """Requests that the engine works on now, by its own metrics."""
+    with urllib.request.urlopen(f"http://{HEAD.address}:{API_PORT}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    lines = [line for line in text.splitlines() if line.startswith("vllm:num_requests_running")]
+    return int(sum(float(line.split()[-1]) for line in lines))
 
 
 class Streams:

@@ -85,6 +85,8 @@ def test_a_killed_engine_process_is_one_restart_without_orphans():
     assert pair.ask() == pair.ANSWER
     now = {host.name: pair.on(host, "docker ps -aq | wc -l").strip() for host in HOSTS.values()}
     assert now == {"head": "1", "worker": "1"}
+    for host in HOSTS.values():
+        pair.assert_no_orphan(host)
 
 
 def test_the_pair_comes_back_after_a_power_cut_of_both():

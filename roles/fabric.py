@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import socket
-
+from pyinfra import logger
 from pyinfra.api.command import FunctionCommand
 from pyinfra.api.deploy import deploy
+from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.host import Host
 from pyinfra.api.state import State
 
@@ -18,8 +18,6 @@ from operations.units import PROGRAM, shell
 from spec import objects
 from spec.cluster import Cluster, Node
 from spec.render import netplan_text
-
-REACH_SECONDS = 20
 
 
 @deploy("Fabric")
@@ -55,16 +53,19 @@ def apply_argv(cluster: Cluster, node: Node) -> list[str]:
 
 @callback
 def reach(state: State, host: Host) -> bool:
-    """Prove from here that the node still lets people in: a new connection, not the one that is open."""
-    del state
-    client = getattr(host.connector, "client", None)
-    if client is None:
+    """Prove from here that the node still lets people in: a new login made as pyinfra made the first, through the same
+    jump hosts and with the same key, not the connection that is open."""
+    if getattr(host.connector, "client", None) is None:
         return True  # pyinfra runs on this very node
-    address = client.get_transport().getpeername()[:2]
-    with socket.create_connection(address, timeout=REACH_SECONDS) as connection:
-        connection.settimeout(REACH_SECONDS)
-        greeting = connection.recv(4)
-    if greeting != b"SSH-":
-        host.log(f"{address[0]} port {address[1]} does not answer as sshd any more; the node takes the rails back")
+    again = type(host.connector)(state, host)
+    try:
+        again.connect()
+    except PyinfraError as error:
+        text = f"no new login gets to this node any more ({error}); it takes the rails back by itself"
+        host.log_styled(text, fg="red", log_func=logger.error)
         return False
+    finally:
+        client = getattr(again, "client", None)
+        if client is not None:
+            client.close()
     return True

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from pyinfra.api.config import Config
 from pyinfra.api.connect import connect_all
-from pyinfra.api.exceptions import PyinfraError
+from pyinfra.api.exceptions import ConnectError, PyinfraError
 from pyinfra.api.host import Host
 from pyinfra.api.inventory import Inventory
 from pyinfra.api.operation import add_op
@@ -201,6 +201,45 @@ def test_the_rails_are_set_up_proven_and_confirmed() -> None:
         "--rail enP2p1s0f1np1=10.200.1.2/24=9000",
         f"{program} confirm",
     ]
+
+
+class Door:
+    """A connector that came in once, and whose next login the test decides."""
+
+    shut = ""
+    made: list[Door]
+
+    def __init__(self, state: object, host: object) -> None:
+        self.client: Any = None
+        self.closed = False
+        self.made.append(self)
+
+    def connect(self) -> None:
+        self.client = self
+        if self.shut:
+            raise ConnectError(self.shut)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("shut", ["", "Could not connect (timed out)"])
+def test_a_node_is_proven_by_a_new_login(shut: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The connector itself makes it: whatever lies between, a jump host too, is passed as at first."""
+    here = bench()
+    host = here.hosts[A]
+    door = type("Door", (Door,), {"shut": "", "made": []})
+    first = cast(Any, door)(here.state, host)
+    first.connect()
+    host.connector = first
+    cast(Any, door).shut = shut
+    assert fabric.reach(here.state, host) is not bool(shut)
+    assert [one.closed for one in cast(Any, door).made] == [False, True]
+    if shut:
+        assert (
+            "no new login gets to this node any more (Could not connect (timed out)); it takes the rails back by itself"
+            in caplog.text
+        )
 
 
 def test_a_pull_is_a_unit_that_is_followed() -> None:

@@ -106,7 +106,7 @@ def save(results: dict[str, Result]) -> None:
 
 
 def product_commit() -> str:
-    """The newest commit that changed what the rows exercise, or the rows; marked when there is more than is committed."""
+    """The newest commit that changed the rows or what they exercise; marked when there is more than is committed."""
     places = [
         "deploy.py", "verify.py", "config.py", "spec", "facts", "checks", "roles", "operations", "templates", "node",
         "lab", "tests/lab",

@@ -84,9 +84,9 @@ def install_control() -> None:
     site = settings.LAB / f"cache/site-{version}"
     if not (site / "pyinfra").is_dir():
         subprocess.run(
-            ["nsenter", f"--net=/proc/{os.getpid()}/fd/{pair.OWN_NETWORK}", sys.executable, "-m", "pip", "install", "-q",
-             "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--python-version", version,
-             "--target", str(site), "--require-hashes",
+            ["nsenter", f"--net=/proc/{os.getpid()}/fd/{pair.OWN_NETWORK}",
+             sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps",
+             "--only-binary=:all:", "--python-version", version, "--target", str(site), "--require-hashes",
              "-r", "requirements.lock"],
             cwd=settings.CHECKOUT, check=True)  # fmt: skip
     files = subprocess.run(

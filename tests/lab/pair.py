@@ -259,10 +259,9 @@ def assert_no_orphan(host: settings.Host) -> None:
     """Every engine process on a host belongs to its one container, and there are some."""
     known = pair_pids(host)
     seen = {line.split()[0] for line in engine_processes(host)}
-    engines = set(on(host, "pgrep -f 'vllm|VLLM' || true").split())
     assert seen and seen <= known, f"{host.name}: processes outside the container: {sorted(seen - known)}"
-    own = set(on(host, "pgrep -f 'pgrep|/bin/sh -c' || true").split())
-    assert not (engines - known - own), f"{host.name}: engine processes outside: {sorted(engines - known - own)}"
+    titled = set(on(host, "ps -eo pid=,comm= | awk 'tolower($2) ~ /^vllm/ {print $1}'").split())
+    assert titled <= known, f"{host.name}: engine processes outside the container: {sorted(titled - known)}"
 
 
 def pair_pids(host: settings.Host) -> set[str]:

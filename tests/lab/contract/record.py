@@ -112,6 +112,14 @@ def main(words: Sequence[str]) -> int:
     return 0 if fine else 1
 
 
+def _images(kept: dict[str, Any]) -> str:
+    """Which images ran how many cases, and when."""
+    counted: dict[str, list[str]] = {}
+    for one in kept.values():
+        counted.setdefault(one["image"].rpartition("@")[2][:19], []).append(one["when"])
+    return ", ".join(f"{image} ({len(when)} cases, {min(when)} to {max(when)})" for image, when in counted.items())
+
+
 def table(results: dict[str, Any]) -> tuple[str, bool]:
     """docs/results/contract-engine.md, and whether both engines keep the table and say the same."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=settings.CHECKOUT, capture_output=True,
@@ -125,6 +133,8 @@ def table(results: dict[str, Any]) -> tuple[str, bool]:
         "fault (or from the start, where the start fails); the machine has two cores, shared with other work.",
         '`tests/lab/contract/cases.py` holds what is expected. "gone" is a refused connection; "in flight" is how an',
         "endless stream and, after it, a request that is not streamed ended.",
+        "",
+        *(f"- {TITLES[engine]}: {_images(results.get(engine, {}))}" for engine in TITLES),
         "",
         "## Failures",
         "",

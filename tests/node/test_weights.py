@@ -145,7 +145,8 @@ def test_the_daemons_settings() -> None:
         [Module("weights", "/home/al ice/m")], "10.200.0.1", ["10.200.0.2", "10.200.1.2"], Path("/state"), Path("/pid")
     )
     assert text == (
-        "address = 10.200.0.1\nport = 8730\npid file = /pid\nlock file = /pid.lock\nlog file = /dev/stderr\nuid = root\ngid = root\n"
+        "address = 10.200.0.1\nport = 8730\npid file = /pid\nlock file = /pid.lock\n"
+        "log file = /dev/stderr\nuid = root\ngid = root\n"
         "use chroot = yes\nread only = yes\nlist = no\nhosts allow = 10.200.0.2 10.200.1.2\nhosts deny = *\n"
         "reverse lookup = no\ntimeout = 120\nmax connections = 4\n"
         "\n[weights]\npath = /home/al ice/m\n\n[manifests]\npath = /state\n"

@@ -126,7 +126,7 @@ def start_keeper(run: Run) -> Commands:
     yield from _restart(objects.KEEPER_UNIT)
     yield StringCommand(
         f"for i in $(seq {4 * ANSWER_SECONDS}); do",
-        f"grep -qF '\"code\": \"{code}\", \"service\": \"{service}\"' {STATUS} 2>/dev/null && exit 0;",
+        f'grep -qF \'"code": "{code}", "service": "{service}"\' {STATUS} 2>/dev/null && exit 0;',
         "sleep 0.25; done;",
         f"journalctl --quiet --unit={objects.KEEPER_UNIT} --output=cat --lines=10 --no-pager >&2; exit 1",
     )

@@ -55,8 +55,8 @@ listed.
   read by everyone.
 - **The rank agent** (root, on every node) starts, stops and reports the one rank of its node. It starts only launches
   that a deploy has installed on that very node (`/var/lib/sparkpair/admitted`); a text of anybody's own is refused.
-  Without a word from the keeper for the length of the lease (`lease_seconds`) it stops its rank. The head's own agent is asked through its
-  socket, by the same protocol and with the same lease.
+  Without a word from the keeper for the length of the lease (`lease_seconds`) it stops its rank. The head's own agent
+  is asked through its socket, by the same protocol and with the same lease.
 - **The user `{USER}`** (on each worker) stands behind the keeper's connection. It has no password, no sudo rule and no
   group but its own, and owns no file: its home `{PEER_HOME}` and the key file in it are root's. It may do one
   thing, forced by `{AUTHORIZED_KEYS}`: run the bridge, which joins its

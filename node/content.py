@@ -5,26 +5,37 @@ Plain tuples and lists: the deploy sends this module to a node with its probe, b
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
 
 INDEX = "model.safetensors.index.json"
+LONGEST_CHAIN = 40
+"""Links that the kernel follows in one path."""
 
 # path below the directory, size in bytes, modification time in nanoseconds, inode
 Entry = tuple[str, int, int, int]
 
 
 def manifest_name(directory: str) -> str:
-    """The manifest's file name, as node.paths.manifest_path says it (which costs a probe the import of pathlib)."""
-    return directory.strip("/").replace("/", "-") + ".json"
+    """The manifest's file name: the directory's path with "/" as "-", so that a person finds it, and what tells /a-b/c
+    from /a/b-c."""
+    return _plain_name(directory) + ".json"
+
+
+def _plain_name(directory: str) -> str:
+    below = directory.strip("/")
+    # A file name may have 255 bytes, endings included.
+    return f"{below.replace('/', '-')[-200:]}-{hashlib.sha256(f'/{below}'.encode()).hexdigest()[:8]}"
 
 
 def listing(directory: str) -> tuple[list[Entry], list[str]]:
     """The directory's files, sorted, and the links that lead out of it. Raises OSError.
 
-    Names that begin with a dot are left out: downloaders keep their own records there. A link is followed when its
-    target is inside, since only the directory is mounted into the container; one that leads out is dangling there.
+    Names that begin with a dot are left out: downloaders keep their own records there. A link is followed when it
+    stays inside on its whole way: only the directory is mounted into the container, under another path, and only it is
+    what an rsync daemon sees. An absolute link dangles there, as does one that leaves and comes back.
     """
     root = os.path.realpath(directory)
     entries: list[Entry] = []
@@ -36,13 +47,37 @@ def listing(directory: str) -> tuple[list[Entry], list[str]]:
                 continue
             path = os.path.join(current, name)
             below = os.path.relpath(path, root)
-            if os.path.islink(path) and not os.path.realpath(path).startswith(root + os.sep):
+            if os.path.islink(path) and not _stays_inside(below, root):
                 outside.append(below)
                 continue
             status = os.stat(path)
             if stat.S_ISREG(status.st_mode):
                 entries.append((below, status.st_size, status.st_mtime_ns, status.st_ino))
     return sorted(entries), sorted(outside)
+
+
+def _stays_inside(below: str, root: str) -> bool:
+    """Whether a path can be followed without an absolute link, and without ever leaving the root."""
+    steps = below.split("/")
+    here: list[str] = []
+    links = 0
+    while steps:
+        step = steps.pop(0)
+        if step == "..":
+            if not here:
+                return False
+            here.pop()
+        elif step not in ("", "."):
+            place = os.path.join(root, *here, step)
+            if not os.path.islink(place):
+                here.append(step)
+                continue
+            target = os.readlink(place)
+            links += 1
+            if os.path.isabs(target) or links > LONGEST_CHAIN:
+                return False
+            steps = target.split("/") + steps
+    return True
 
 
 def missing(directory: str, entries: list[Entry]) -> list[str]:
@@ -93,7 +128,7 @@ def stamps(entries: list[Entry]) -> list[list[object]]:
 
 def marker_name(directory: str) -> str:
     """The file that stands beside the manifest while a copy into the directory is unfinished; it holds the identity."""
-    return directory.strip("/").replace("/", "-") + ".copying"
+    return _plain_name(directory) + ".copying"
 
 
 def describe(directory: str, state: str) -> dict[str, object]:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from node import content
+
 PROGRAMS = Path("/usr/local/lib/sparkpair")
 CONFIG = Path("/etc/sparkpair")
 STATE = Path("/var/lib/sparkpair")
@@ -34,5 +36,5 @@ ENGINE_CGROUPS = (Path("/sys/fs/cgroup/sparkpair.slice") / ENGINE_SLICE, Path("/
 
 
 def manifest_path(directory: str) -> Path:
-    """The manifest of a content directory: its path with "/" as "-", so that a person finds it by name."""
-    return WEIGHTS / (directory.strip("/").replace("/", "-") + ".json")
+    """The manifest of a content directory."""
+    return WEIGHTS / content.manifest_name(directory)

@@ -16,7 +16,6 @@ import pytest
 from facts import probe
 from facts.node import NodeProbe, Query, from_output
 from facts.pings import RailPings
-from node import content, paths
 
 
 @pytest.fixture
@@ -261,12 +260,6 @@ def test_a_part_that_fails_is_told_and_leaves_the_others() -> None:
     )
     assert answer["files"]["/etc/passwd"]["kind"] == "file"
     assert probe._guarded(lambda: 1 // 0) == {"error": "ZeroDivisionError: integer division or modulo by zero"}
-
-
-def test_the_manifests_name_is_that_of_the_programs() -> None:
-    """content.py says it a second time, to save the probe an import."""
-    for directory in ("/srv/models/tiny", "/home/alice/models/glm53-exl3/"):
-        assert content.manifest_name(directory) == paths.manifest_path(directory).name
 
 
 @pytest.mark.skipif(not os.access("/usr/bin/python3", os.X_OK), reason="needs the system's Python")

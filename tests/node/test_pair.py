@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node import agent, keeper, link
+from node import agent, keeper, link, paths
 from tests.node import world as worlds
 from tests.node.world import World
 
@@ -100,11 +100,12 @@ def test_what_deploy_did_not_mean_is_refused_and_nothing_stops(tmp_path: Path):
         world.want(16)
         answer = await world.accept(meant)
         assert answer["ok"] is False and "was changed meanwhile; run deploy.py again" in answer["error"]
-        (world.place(1).weights / "srv-m.json").unlink()
+        manifest = paths.manifest_path("/srv/m").name
+        (world.place(1).weights / manifest).unlink()
         world.dockers[0].images.clear()
         answer = await world.accept(meant)
         assert "image registry/engine@sha256:" in answer["error"], "every refusal at once"
-        assert "srv-m.json is missing: /srv/m was never verified" in answer["error"]
+        assert f"{manifest} is missing: /srv/m was never verified" in answer["error"]
         assert [docker.started for docker in world.dockers] == [1, 1]
         assert world.keeper.status()["phase"] == "running"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from node import content, weights
+from node import content, paths, weights
 from node.weights import Copier, Copy, Module, Source, WeightsError, daemon_settings, differing, record
 
 SHARD = "model-00001-of-00001.safetensors"
@@ -63,12 +63,23 @@ def test_the_identity_is_of_the_files_and_not_of_their_place(tmp_path: Path) -> 
 
 
 def test_another_directorys_manifest_is_no_manifest(tmp_path: Path) -> None:
-    """Two paths may come to one file name; the manifest says whose it is."""
-    (tmp_path / "a").mkdir()
-    one, two = model(tmp_path / "a/b"), model(tmp_path / "a-b")
-    assert content.manifest_name(str(one)) == content.manifest_name(str(two))
-    record(str(one), tmp_path / "state", quiet)
-    assert seen(two, tmp_path / "state")["identity"] is None
+    """Whatever the file is called, the manifest says whose it is."""
+    one, two = model(tmp_path / "one"), model(tmp_path / "two")
+    state = tmp_path / "state"
+    record(str(one), state, quiet)
+    (state / content.manifest_name(str(one))).rename(state / content.manifest_name(str(two)))
+    assert seen(two, state)["identity"] is None
+
+
+def test_each_directory_has_names_of_its_own() -> None:
+    """Readable, and apart where only the dashes differ; a file name may have 255 bytes."""
+    assert content.manifest_name("/srv/models/tiny") == content.manifest_name("/srv/models/tiny/")
+    assert content.manifest_name("/srv/models/tiny") == "srv-models-tiny-0f5db2c9.json"
+    assert content.marker_name("/srv/models/tiny") == "srv-models-tiny-0f5db2c9.copying"
+    assert paths.manifest_path("/srv/models/tiny") == paths.WEIGHTS / "srv-models-tiny-0f5db2c9.json"
+    for name in (content.manifest_name, content.marker_name):
+        assert name("/srv/models/a-b/c") != name("/srv/models/a/b-c")
+        assert len(name("/srv" + "/long" * 100) + ".partial") < 255
 
 
 def test_hashing_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,6 +137,32 @@ def test_links_that_lead_out_are_refused(tmp_path: Path) -> None:
     assert content.listing(str(directory))[1] == ["tokenizer.json"]
     with pytest.raises(WeightsError, match=r"tokenizer\.json links out of the directory"):
         record(str(directory), tmp_path / "state", quiet)
+
+
+@pytest.mark.parametrize(
+    ("target", "is_inside"),
+    [
+        ("config.json", True),
+        ("sub/../config.json", True),
+        ("sub/back", True),
+        ("{root}/config.json", False),  # absolute: neither the container nor rsync's chroot has it there
+        ("../model/config.json", False),  # out and in again, by a name that the container does not know
+        ("sub/absolute", False),
+        ("out/model/config.json", False),
+        ("loop", False),
+    ],
+)
+def test_a_link_must_stay_inside_on_its_whole_way(tmp_path: Path, target: str, is_inside: bool) -> None:
+    directory = model(tmp_path / "model")
+    (directory / "sub").mkdir()
+    (directory / "sub/back").symlink_to("../config.json")
+    (directory / "sub/absolute").symlink_to(directory / "config.json")
+    (directory / "out").symlink_to("..")
+    (directory / "loop").symlink_to("loop")
+    (directory / "it").symlink_to(target.format(root=directory))
+    entries, outside = content.listing(str(directory))
+    assert set(outside) == {"sub/absolute", "out", "loop"} | (set() if is_inside else {"it"})
+    assert ("it" in [entry[0] for entry in entries]) is is_inside
 
 
 def test_differing_reads_the_bytes(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from node import agent, service, wire
+from node import agent, paths, service, wire
 from node.agent import Agent, Places
 from node.docker import Container, DockerError
 from node.keeper import Keeper
@@ -233,7 +233,7 @@ class World:
         place = self.place(rank)
         place.weights.mkdir(parents=True, exist_ok=True)
         place.wanted.write_text(rank_text(rank, knob))
-        (place.weights / "srv-m.json").write_text(json.dumps({"identity": "w" * 64}))
+        (place.weights / paths.manifest_path("/srv/m").name).write_text(json.dumps({"identity": "w" * 64}))
 
     def want(self, knob: int) -> str:
         for rank in (0, 1):

@@ -273,7 +273,7 @@ def test_a_copy_names_the_rails_and_what_it_must_be() -> None:
     identity = here.world.head["content"]["weights"]["identity"]
     assert (
         "main.py weights copy --owner bob --source 10.200.0.1@enp1s0f1np1 --source 10.200.1.1@enP2p1s0f1np1 "
-        f"weights=srv-models-tiny.json={identity}=/srv/models/tiny; fi" in start
+        f"weights=srv-models-tiny-0f5db2c9.json={identity}=/srv/models/tiny; fi" in start
     )
     assert "--property=MemoryMax=1G" in start
 

@@ -10,6 +10,7 @@ ETC = "/etc/sparkpair"
 VAR = "/var/lib/sparkpair"
 RUN = "/run/sparkpair"
 LIB = "/usr/local/lib/sparkpair"
+LIB_NEW = f"{LIB}.sparkpair-new"
 
 RANK_FILE = f"{ETC}/wanted/rank.json"
 SERVICE_FILE = f"{ETC}/wanted/service.json"
@@ -91,6 +92,10 @@ def _directory(path: str, mode: str, made_by: str, why: str, where: Where = Wher
 OBJECTS: tuple[Object, ...] = (
     # Programs
     _directory(LIB, "0755", "roles/node_os", "The programs that run on a node, on Python's standard library alone."),
+    Object(
+        LIB_NEW, Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "roles/node_os", Life.WORK,
+        "The next set of programs while it is written; exchanged with the one in force as a whole.",
+    ),
     Object(
         MAIN, Sort.FILE, Where.EVERY, "root:root", "0644", "roles/node_os", Life.DEPLOY,
         "Entry of every program of ours; units and the forced command name it in full.",

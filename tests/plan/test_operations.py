@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -170,7 +174,49 @@ def test_directories_are_made_parents_first() -> None:
 def test_programs_of_an_earlier_release_go() -> None:
     here = bench()
     here.world.head["trees"][objects.LIB]["node/older.py"] = "0" * 64
-    assert here.do(node_os.install_programs) == {A: [f"rm -f {objects.LIB}/node/older.py"], B: []}
+    done = here.do(node_os.install_programs)
+    assert done[B] == []
+    assert len(done[A]) == 1
+    assert done[A][0].endswith(f" {objects.LIB} {objects.LIB_NEW}")
+
+
+def test_what_a_switch_that_was_cut_short_left_goes() -> None:
+    here = bench()
+    here.world.head["files"][objects.LIB_NEW] = {**here.world.head["files"][objects.LIB]}
+    assert here.do(node_os.install_programs) == {A: [f"rm -rf {objects.LIB_NEW}"], B: []}
+
+
+def switch(place: Path, files: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """What a node does when it gets programs."""
+    argv = [sys.executable, "-ISB", "-c", node_os.SWITCH, str(place), f"{place}.sparkpair-new"]
+    return subprocess.run(argv, input=json.dumps(files) + "\n", capture_output=True, text=True, check=False)
+
+
+def found(place: Path) -> dict[str, str]:
+    return {str(path.relative_to(place)): path.read_text() for path in place.rglob("*") if path.is_file()}
+
+
+def test_all_programs_are_exchanged_at_once(tmp_path: Path) -> None:
+    place = tmp_path / "lib"
+    (place / "node").mkdir(parents=True)
+    (place / "node/older.py").write_text("older")
+    half = tmp_path / "lib.sparkpair-new/node"
+    half.mkdir(parents=True)
+    (half / "half.py").write_text("of a deploy that was killed")
+    with (place / "node/older.py").open() as running:
+        done = switch(place, {"main.py": "m = 'ä'\n", "node/a.py": "a\r\n"})
+        assert running.read() == "older"
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (place / "node/a.py").read_bytes() == b"a\r\n"
+    assert found(place) == {"main.py": "m = 'ä'\n", "node/a.py": "a\n"}
+    assert [(place / name).stat().st_mode & 0o777 for name in ("", "node", "main.py")] == [0o755, 0o755, 0o644]
+    assert [path.name for path in tmp_path.iterdir()] == ["lib"]
+
+
+def test_what_cannot_be_exchanged_stays(tmp_path: Path) -> None:
+    done = switch(tmp_path / "lib", {"main.py": ""})
+    assert done.returncode == 1
+    assert done.stderr == f"{tmp_path}/lib could not be exchanged with {tmp_path}/lib.sparkpair-new: {os.strerror(2)}\n"
 
 
 def test_the_user_is_made_on_the_worker_only() -> None:

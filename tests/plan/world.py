@@ -183,7 +183,7 @@ def _converge(cluster: Cluster, node: Node, document: Document, engine: str) -> 
     code = programs()
     files = document["files"]
     for item in objects.OBJECTS:
-        if item.path in files and item.sort is objects.Sort.DIRECTORY:
+        if item.path in files and item.sort is objects.Sort.DIRECTORY and item.life is not objects.Life.WORK:
             owner, _, group = item.owner.partition(":")
             files[item.path] = {
                 "kind": "directory", "sha256": None, "mode": item.mode.lstrip("0"), "owner": owner, "group": group,

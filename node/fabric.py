@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from node import paths
+
 NAME = "60-sparkpair.yaml"
 STAGED = Path("/etc/sparkpair/fabric") / NAME
 PERSISTENT = Path("/etc/netplan") / NAME
@@ -127,7 +129,7 @@ def _arm(call: Run) -> None:
         "systemd-run", "--collect", f"--unit={TIMER}", f"--on-active={GUARD_SECONDS}",
         f"--on-unit-inactive={GUARD_SECONDS}", "--timer-property=AccuracySec=1s",
         "--description=Sparkpair: take the rails' new settings back, unless they are confirmed",
-        "/usr/bin/python3", "-sEB", "/usr/local/lib/sparkpair/main.py", "fabric", "restore",
+        *paths.PROGRAM, "fabric", "restore",
     ])  # fmt: skip
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 from node import content
 
 PROGRAMS = Path("/usr/local/lib/sparkpair")
+PROGRAM = ("/usr/bin/python3", "-sEB", str(PROGRAMS / "main.py"))
+"""How each program of ours is started: without the user's packages, environment and byte code files."""
 CONFIG = Path("/etc/sparkpair")
 STATE = Path("/var/lib/sparkpair")
 RUN = Path("/run/sparkpair")

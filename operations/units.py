@@ -16,7 +16,6 @@ from pyinfra.api.state import State
 from facts.values import ACTIVE
 from operations.core import Commands, callback
 
-PROGRAM = ("/usr/bin/python3", "-sEB", "/usr/local/lib/sparkpair/main.py")
 POLL_SECONDS = 1.0
 QUIET_POLL_SECONDS = 5.0
 LAST_LINES = 12

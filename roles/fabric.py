@@ -11,10 +11,11 @@ from pyinfra.api.state import State
 
 from checks import rails
 from facts.values import known
+from node.paths import PROGRAM
 from operations.core import Commands, callback, node_operation, noop
 from operations.files import install_file
 from operations.run import Run, digest
-from operations.units import PROGRAM, shell
+from operations.units import shell
 from spec import objects
 from spec.cluster import Cluster, Node
 from spec.render import netplan_text

@@ -8,9 +8,10 @@ from checks import content
 from checks.content import Plan, Step
 from facts.values import item
 from node.content import manifest_name
+from node.paths import PROGRAM
 from operations.core import Commands, fail, is_executing, node_operation, noop
 from operations.run import Run
-from operations.units import PROGRAM, carry_out, start, stop
+from operations.units import carry_out, start, stop
 from spec.cluster import Node
 
 HASH_UNIT = "sparkpair-weights-hash"

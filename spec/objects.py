@@ -6,19 +6,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-ETC = "/etc/sparkpair"
-VAR = "/var/lib/sparkpair"
-RUN = "/run/sparkpair"
-LIB = "/usr/local/lib/sparkpair"
+from node import paths
+
+ETC = str(paths.CONFIG)
+VAR = str(paths.STATE)
+RUN = str(paths.RUN)
+LIB = str(paths.PROGRAMS)
 LIB_NEW = f"{LIB}.sparkpair-new"
 
 RANK_FILE = f"{ETC}/wanted/rank.json"
 SERVICE_FILE = f"{ETC}/wanted/service.json"
 NETPLAN_FILE = "/etc/netplan/60-sparkpair.yaml"
 NETPLAN_STAGED = f"{ETC}/fabric/60-sparkpair.yaml"
-MAIN = f"{LIB}/main.py"
-PROGRAM = f"/usr/bin/python3 -sEB {MAIN}"
-"""How each program of ours is started: without the user's packages, environment and byte code files."""
+MAIN = paths.PROGRAM[-1]
+PROGRAM = " ".join(paths.PROGRAM)
 CLI = "/usr/local/bin/sparkpair"
 AGENT_UNIT = "sparkpair-agent.service"
 KEEPER_UNIT = "sparkpair-keeper.service"

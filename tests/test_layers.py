@@ -54,7 +54,8 @@ ROOMS: dict[str, Room] = {
     "spec.resolve": Room(_CLUSTER),
     # The engine hash is defined once, where the keeper computes it: node.wire.
     "spec.render": Room((*_CLUSTER, "spec.objects", "node.wire"), ("jinja2",)),
-    "spec.objects": Room(),
+    # The programs say once where they look; what else is said of those places is said here.
+    "spec.objects": Room(("node.paths",)),
     "spec.load": Room((*_CLUSTER, "spec.knobs", "spec.presets"), ("pyinfra", "pydantic")),
     "spec.docs": Room(("spec",), ("pydantic",)),
     "facts": Room(("facts", "node"), ("pyinfra",)),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from checks import content
-from facts.values import NodeFacts, Status, Unknown, known
+from facts.values import NodeFacts, Status, known
 from spec.cluster import Cluster
 from spec.objects import KEEPER_UNIT
 
@@ -68,8 +68,3 @@ def wanted_identities(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> list[
             row.append(plan.identity)
         rows.append(row)
     return rows
-
-
-def needed_unknown(facts: NodeFacts) -> bool:
-    """Whether a part that says what runs is unknown."""
-    return isinstance(facts.units, Unknown) or isinstance(facts.status, Unknown)

@@ -44,7 +44,6 @@ class Query:
     files: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
     trees: tuple[str, ...] = ()
-    targets: tuple[str, ...] = ()
     documents: tuple[str, ...] = ()
     accounts: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()

@@ -68,7 +68,6 @@ def collect(query: dict[str, Any], user: str) -> dict[str, Any]:
         "files": lambda: {path: _file(path) for path in query.get("files", [])},
         "texts": lambda: {path: _optional_text(path) for path in query.get("texts", [])},
         "trees": lambda: {path: _tree(path) for path in query.get("trees", [])},
-        "targets": lambda: {path: _target(path) for path in query.get("targets", [])},
         "documents": lambda: {path: _document(path) for path in query.get("documents", [])},
         "accounts": lambda: {name: _account(name) for name in query.get("accounts", [])},
         "tools": lambda: {name: _which(name) for name in query.get("tools", [])},
@@ -216,13 +215,6 @@ def _document(path: str) -> Any:
         return {"json": json.loads(text)}
     except ValueError as error:
         return {"error": f"{path} is damaged: {error}"}
-
-
-def _target(path: str) -> Any:
-    try:
-        return os.readlink(ROOT + path)
-    except OSError:
-        return None
 
 
 def _file(path: str) -> Any:

@@ -145,10 +145,6 @@ class Content:
         """Whether a node could serve from it, or others copy it."""
         return self.present and not self.missing and not self.outside and self.copying is None
 
-    @property
-    def size(self) -> int:
-        return sum(size for _, size, _ in self.files)
-
 
 @dataclass(frozen=True)
 class Holder:
@@ -205,7 +201,6 @@ class Status:
     service: str
     ranks: Mapping[int, RankStatus]
     last_failure: str
-    last_lines: Mapping[int, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -224,7 +219,6 @@ class NodeFacts:
     files: Mapping[str, File | None] | Unknown = Unknown("not probed")
     texts: Mapping[str, str | None] | Unknown = Unknown("not probed")
     trees: Mapping[str, Mapping[str, str]] | Unknown = Unknown("not probed")
-    targets: Mapping[str, str | None] | Unknown = Unknown("not probed")
     accounts: Mapping[str, Account | None] | Unknown = Unknown("not probed")
     tools: Mapping[str, str | None] | Unknown = Unknown("not probed")
     links: Mapping[str, Link] | Unknown = Unknown("not probed")
@@ -302,7 +296,6 @@ def parse(document: object) -> NodeFacts:
         files=part("files", lambda value: _each(value, lambda item: _maybe(item, _file))),
         texts=part("texts", lambda value: _each(value, lambda item: _maybe(item, _string))),
         trees=part("trees", lambda value: _each(value, lambda item: _each(item, _string))),
-        targets=part("targets", lambda value: _each(value, lambda item: _maybe(item, _string))),
         accounts=part("accounts", lambda value: _each(value, lambda item: _maybe(item, _account))),
         tools=part("tools", lambda value: _each(value, lambda item: _maybe(item, _string))),
         links=part("links", lambda value: {name: _link(name, item) for name, item in _mapping(value).items()}),
@@ -548,10 +541,6 @@ def _status(value: object) -> Status:
         service=_string(data["service"]),
         ranks={int(rank): _rank_status(item) for rank, item in _mapping(data["ranks"]).items()},
         last_failure=_or(_mapping(failure), "reason", "") if failure else "",
-        last_lines={
-            int(rank): tuple(_strings(lines))
-            for rank, lines in _mapping(_mapping(failure).get("logs", {}) if failure else {}).items()
-        },
     )
 
 

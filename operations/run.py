@@ -94,7 +94,6 @@ def query(settings: Settings, node: StatedNode) -> Query:
         ),
         texts=(f"{objects.KEY_FILE}.pub",),
         trees=(objects.LIB,),
-        targets=(f"{objects.VAR}/current", f"{objects.VAR}/last-good"),
         documents=(LEASE, STATUS, KEEPER_STATE),
         accounts=(objects.USER,),
         tools=TOOLS,

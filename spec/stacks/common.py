@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spec.knobs import Knobs
-from spec.stacks.launch import GidIndex, Groups, Metrics, Seat, compact_json
-
-METRICS = Metrics(
-    running="vllm:num_requests_running",
-    waiting="vllm:num_requests_waiting",
-    prompt_tokens="vllm:prompt_tokens_total",
-    generation_tokens="vllm:generation_tokens_total",
-)
+from spec.stacks.launch import GidIndex, Groups, Seat, compact_json
 
 
 def container_groups(knobs: Knobs) -> Groups:

@@ -56,16 +56,6 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Metrics:
-    """What the engine calls the counters that tell progress; the keeper and verify read them at metrics_path."""
-
-    running: str
-    waiting: str
-    prompt_tokens: str
-    generation_tokens: str
-
-
-@dataclass(frozen=True)
 class Stack:
     """One way to serve: image, defaults, launch, and how to tell that it lives."""
 
@@ -82,7 +72,6 @@ class Stack:
     start_order: Literal["workers-first", "head-first"]
     ready_path: str
     metrics_path: str
-    metrics: Metrics
 
     def effective(self, stated: Knobs) -> Knobs:
         """The knobs with this stack's defaults in place of what is unset."""

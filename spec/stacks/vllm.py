@@ -84,5 +84,4 @@ STACK = Stack(
     start_order="workers-first",
     ready_path="/health",
     metrics_path="/metrics",
-    metrics=common.METRICS,
 )

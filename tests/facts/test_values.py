@@ -29,7 +29,6 @@ PARTS = {
     "files": "files",
     "texts": "texts",
     "trees": "trees",
-    "targets": "targets",
     "accounts": "accounts",
     "tools": "tools",
     "links": "links",

@@ -127,7 +127,6 @@ def _fresh(cluster: Cluster, node: Node) -> Document:
         "files": dict.fromkeys(asked.files),
         "texts": dict.fromkeys(asked.texts),
         "trees": {path: {} for path in asked.trees},
-        "targets": dict.fromkeys(asked.targets),
         "documents": dict.fromkeys(asked.documents),
         "accounts": dict.fromkeys(asked.accounts),
         "tools": {name: f"/usr/bin/{name}" for name in asked.tools},

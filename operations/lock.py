@@ -74,7 +74,9 @@ class _Ssh:
         return line.decode(errors="replace").strip()
 
     def write(self, data: bytes) -> None:
-        self._channel.sendall(data)
+        # Not sendall: on a channel that has been closed it tries for ever.
+        if self._channel.send(data) == 0:
+            raise OSError("the channel is closed")
 
     def ended(self) -> bool:
         return bool(self._channel.closed or self._channel.exit_status_ready())
@@ -144,9 +146,12 @@ def claim(head: Host) -> str:
         if _lock.head is None:
             _lock.head = head
             _lock.refusal = _take(head)
-            if _lock.channel is not None and ctx_state.get().check_for_changes:
-                _lock.channel.close()
-                _lock.channel = None
+            if ctx_state.get().check_for_changes:
+                channel, _lock.channel = _lock.channel, None
+                if channel is not None:
+                    channel.close()
+            else:
+                _keep()
         return _lock.refusal
 
 
@@ -159,6 +164,7 @@ def must_hold() -> None:
             refusal = _take(_lock.head)
             if refusal:
                 raise OperationError(f"{refusal}\n  This run has changed nothing.")
+            _keep()
         elif _lock.lost or _lock.channel.ended():
             raise OperationError(
                 f"the deploy lock on {_lock.head.name} was lost ({_lock.lost or 'its holder ended'}); stopped before "
@@ -180,7 +186,6 @@ def _take(head: Host) -> str:
     answer = channel.read_line()
     if answer == "ours":
         _lock.channel, _lock.lost = channel, ""
-        gevent.spawn(_beat, channel)
         return ""
     if not answer.startswith("held "):
         return f"{head.name}: the deploy lock could not be taken: {answer or 'no answer'}"
@@ -203,6 +208,12 @@ def _open(head: Host, command: str) -> Channel | None:
     if head.name.startswith("@local"):
         return _Pipe(command)
     return None
+
+
+def _keep() -> None:
+    """Let the holder hear from this run from now on."""
+    if _lock.channel is not None:
+        gevent.spawn(_beat, _lock.channel)
 
 
 def _beat(channel: Channel) -> None:

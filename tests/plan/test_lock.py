@@ -99,6 +99,23 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "target").read_text() == "theirs"
 
 
+class ClosedChannel:
+    """paramiko's channel once its sending side has been closed: it takes nothing, and sendall would try for ever."""
+
+    def open_session(self, timeout: float) -> ClosedChannel:
+        return self
+
+    get_transport = exec_command = settimeout = lambda self, *_: self
+
+    def send(self, data: bytes) -> int:
+        return 0
+
+
+def test_a_channel_that_takes_nothing_is_lost() -> None:
+    with pytest.raises(OSError, match="the channel is closed"):
+        lock._Ssh(ClosedChannel(), "holder").write(b".")
+
+
 @pytest.mark.parametrize(
     ("words", "is_real"),
     [

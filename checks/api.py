@@ -27,6 +27,7 @@ class Client(Protocol):
 def answers(cluster: Cluster, url: str, client: Client) -> Iterator[Verdict]:
     """One statement after another; without a server the first is the only one."""
     knobs, model = cluster.knobs, cluster.served_model_name
+    expected = knobs.smoke_expected or ""
     served = client.models()
     if isinstance(served, Unknown):
         yield broken("", f"the API at {url} does not answer: {served.reason}", LOOK)
@@ -40,10 +41,11 @@ def answers(cluster: Cluster, url: str, client: Client) -> Iterator[Verdict]:
         answer = client.ask(knobs.smoke_prompt, knobs.smoke_max_tokens, stream=stream)
         if isinstance(answer, Unknown):
             yield _silent(f"smoke, {how}", answer)
-        elif knobs.smoke_expected not in answer.content:
+        elif expected not in answer.content or not answer.content.strip():
             yield broken(
                 "",
-                f"smoke, {how}: {knobs.smoke_prompt!r} was answered {_shown(answer)}, wanted {knobs.smoke_expected!r}",
+                f"smoke, {how}: {knobs.smoke_prompt!r} was answered {_shown(answer)}, wanted "
+                f"{repr(expected) if expected else 'any text'}",
                 "is it the right model? smoke_prompt, smoke_expected and smoke_max_tokens are knobs",
             )
         else:

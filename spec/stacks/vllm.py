@@ -14,6 +14,9 @@ DEFAULTS: dict[str, object] = {
     "shm_size": "32g",
     "nccl_channels": 8,
     "nccl_debug": "WARN",
+    # Nothing is assumed of the model, so any text will do for an answer.
+    "smoke_expected": "",
+    "canary_expected": "",
 }
 
 DRAFTER = "/drafter"

@@ -41,6 +41,8 @@ DEFAULTS: dict[str, object] = {
     "dflash_fp8_draft_head": True,
     "nccl_channels": 8,
     "nccl_debug": "WARN",
+    "smoke_expected": "391",
+    "canary_expected": "391",
 }
 
 # dflash: trained on blocks of 8, one token given. mtp: 5 regresses. Both from the reference kit v2.3-tier1.

@@ -183,7 +183,7 @@ class Scripted:
         return self.answers.get(kind, usual.get(kind, Answer("It is 391.", "", (), "stop")))
 
 
-REASONING = {**pair.UPSTREAM, "tool_call_parser": "glm47", "reasoning_parser": "glm45"}
+REASONING = {**pair.UPSTREAM, "smoke_expected": "391", "tool_call_parser": "glm47", "reasoning_parser": "glm45"}
 NO = Unknown("Connection error.")
 
 API_CASES: dict[str, tuple[Scripted, list[str]]] = {
@@ -195,6 +195,10 @@ API_CASES: dict[str, tuple[Scripted, list[str]]] = {
         [
             "smoke, at once: 'What is 17*23? Answer with the number only.' was answered '42', wanted '391'",
         ],
+    ),
+    "a blank answer": (
+        Scripted(whole=Answer(" \n", "", (), "stop")),
+        [r"smoke, at once: 'What is 17*23? Answer with the number only.' was answered ' \n', wanted '391'"],
     ),
     "no stream": (Scripted(stream=NO), ["smoke, streaming: no answer: Connection error."]),
     "no tool": (
@@ -230,3 +234,12 @@ def test_the_api(server: Scripted, wanted: list[str]) -> None:
 def test_what_the_model_cannot_do_is_not_asked_for() -> None:
     found = list(api.answers(world().cluster, "http://x/v1", Scripted()))
     assert len(found) == 3
+
+
+@pytest.mark.parametrize(("text", "holds"), [("I would rather not say.", True), (" \n", False)])
+def test_of_any_model_any_text_will_do(text: str, holds: bool) -> None:
+    """Upstream vLLM serves what it is given; only the stack that knows its model knows the answer."""
+    answer = Answer(text, "", (), "stop")
+    found = list(api.answers(pair.cluster(pair.UPSTREAM), "http://x/v1", Scripted(whole=answer, stream=answer)))
+    assert [verdict.holds for verdict in found[1:3]] == [holds, holds]
+    assert holds or found[1].statement.endswith(r"was answered ' \n', wanted any text")

@@ -36,7 +36,7 @@ CLUSTERS: dict[str, Cluster] = {
             "gpu_memory_utilization": 0.1,
             "kv_cache_memory_bytes": 500_000_000,
             "engine_env": ["VLLM_CPU_KVCACHE_SPACE=1"],
-            "lease_seconds": 20,
+            "lease_seconds": 40,
         },
         worker=pair.node(pair.WORKER, weights_path="/data/tiny-copy"),
     ),
@@ -202,4 +202,4 @@ def test_texts_are_json_without_dates() -> None:
         worker=pair.node(pair.WORKER, weights_path="/data/tiny-copy"),
     )
     assert render.service_text(again) == render.service_text(cluster)
-    assert json.loads(render.service_text(again))["lease_seconds"] == 20
+    assert json.loads(render.service_text(again))["lease_seconds"] == 40

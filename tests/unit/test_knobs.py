@@ -104,3 +104,9 @@ def test_knobs_are_frozen_and_closed() -> None:
         Knobs().api_port = 1  # type: ignore[misc]
     with pytest.raises(ValidationError, match="Extra inputs"):
         Knobs.model_validate({"max_len": 1})
+
+
+@pytest.mark.parametrize(("stack", "expected"), [("vllm", ""), ("vllm-exl3", "391")])
+def test_only_a_stack_that_knows_its_model_knows_the_answer(stack: str, expected: str) -> None:
+    knobs = BY_NAME[stack].effective(Knobs())
+    assert (knobs.smoke_expected, knobs.canary_expected) == (expected, expected)

@@ -81,9 +81,9 @@ KNOB_CASES = [
     ),
     ({"rail_mtu": 90000}, ["group_data/all.py: rail_mtu = 90000: must be at most 9000"]),
     (
-        {"lease_seconds": 6, "watch_interval_seconds": 2},
+        {"lease_seconds": 30, "watch_interval_seconds": 10},
         [
-            "lease_seconds = 6: must be above 3 times watch_interval_seconds (2), so that a rank does not stop because of "
+            "lease_seconds = 30: must be above 3 times watch_interval_seconds (10), so that a rank does not stop because of "
             "three looks that failed"
         ],
     ),
@@ -158,7 +158,7 @@ KNOB_CASES = [
         [
             "group_data/all.py: max_len: no such knob (did you mean max_model_len? docs/knobs.md)",
             "group_data/all.py: max_num_seqs = 0: must be at least 1",
-            "group_data/all.py: lease_seconds = 2: must be at least 5",
+            "group_data/all.py: lease_seconds = 2: must be at least 30",
             "master_port = 29521: is api_port as well; each needs a port of its own",
         ],
     ),

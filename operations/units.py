@@ -24,10 +24,14 @@ DESCRIPTION = "systemctl show --property=Description --value"
 
 def carry_out(unit: str, description: str, argv: Sequence[str], properties: Sequence[str] = ()) -> Commands:
     """Follow the unit to its end, starting it unless it is at this very work already. Other work that an earlier
-    deploy began in it is waited for first: it makes progress, and what it brings is kept."""
-    yield FunctionCommand(outlast, (unit, _told_apart(description, argv)), {})
+    deploy began in it is ended: nobody wants it any more, and it goes on where it stopped if somebody ever does."""
     yield start(unit, description, argv, properties)
     yield FunctionCommand(follow, (unit,), {})
+
+
+def let_finish(unit: str, description: str, argv: Sequence[str]) -> FunctionCommand:
+    """Wait for other work that an earlier deploy began in the unit: for what would begin anew if it were ended."""
+    return FunctionCommand(outlast, (unit, _told_apart(description, argv)), {})
 
 
 def start(unit: str, description: str, argv: Sequence[str], properties: Sequence[str] = ()) -> StringCommand:

@@ -9,9 +9,10 @@ from checks.verdict import failures
 from facts.values import item, known
 from operations.core import Commands, fail, is_executing, node_operation, noop
 from operations.run import Run
-from operations.units import carry_out
+from operations.units import carry_out, let_finish
 
 PULL_UNIT = "sparkpair-image-pull"
+DESCRIPTION = "Sparkpair: pull the engine image"
 
 
 @deploy("Image")
@@ -31,12 +32,10 @@ def pull_image(run: Run) -> Commands:
         return
     # The login that the operator made for a private registry is in their own home.
     environment = f"DOCKER_CONFIG={run.node.home}/.docker"
-    yield from carry_out(
-        PULL_UNIT,
-        "Sparkpair: pull the engine image",
-        ["/usr/bin/docker", "pull", reference],
-        [f"Environment={environment}", "MemoryMax=512M"],
-    )
+    argv = ["/usr/bin/docker", "pull", reference]
+    # Layers that are half here are lost when a pull is ended, and the next image often shares them.
+    yield let_finish(PULL_UNIT, DESCRIPTION, argv)
+    yield from carry_out(PULL_UNIT, DESCRIPTION, argv, [f"Environment={environment}", "MemoryMax=512M"])
 
 
 @node_operation

@@ -297,6 +297,18 @@ def test_a_pull_is_a_unit_that_is_followed() -> None:
     assert "--property=Environment=DOCKER_CONFIG=/home/alice/.docker" in start
 
 
+def test_other_work_is_waited_for_only_where_it_would_begin_anew() -> None:
+    """A hash or a copy that nobody wants is ended at once and goes on later; a pull would begin again."""
+    here = bench(fresh)
+    look = "systemctl show --property=ActiveState --value sparkpair-image-pull.service; systemctl show --property=Descr"
+    assert here.do(image.pull_image)[A][0].startswith(look)
+    here = bench()
+    here.world.worker["content"]["weights"].update(present=False, files=[], identity=None)
+    assert "systemctl stop sparkpair-weights-copy.service" in here.do(weights.copy_weights)[B][0]
+    here = bench(fresh)
+    assert "systemctl stop sparkpair-weights-hash.service" in here.do(weights.record_manifests)[A][0]
+
+
 def started(commands: list[str]) -> str:
     """The one command that starts a transient unit."""
     (found,) = [text for text in commands if "systemd-run" in text]

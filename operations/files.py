@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Collection, Sequence
 
 from pyinfra import logger
 from pyinfra.api.command import StringCommand
@@ -14,6 +16,7 @@ from pyinfra.operations.util.files import generate_color_diff
 from facts.values import File, item
 from operations.core import Commands, node_operation, noop
 from operations.run import Run, digest
+from spec.knobs import KNOBS
 
 
 @node_operation
@@ -40,7 +43,7 @@ def put(run: Run, path: str, text: str, mode: str, owner: str = "root", group: s
     """The commands of install_file, for operations that install more than one thing."""
     now = item(run.seen().files, path, "what is installed")
     if now is None or now.sha256 != digest(text):
-        _show(path, text, now)
+        _show(run, path, text, now)
         yield write(path, text, mode, owner, group)
     elif (now.mode, now.owner, now.group) != (mode, owner, group):
         place = shlex.quote(path)
@@ -63,15 +66,36 @@ def write(path: str, text: str, mode: str, owner: str = "root", group: str = "ro
     )  # fmt: skip
 
 
-def _show(path: str, text: str, now: File | None) -> None:
-    """What --diff shows, in pyinfra's own form."""
+def _show(run: Run, path: str, text: str, now: File | None) -> None:
+    """What --diff shows, in pyinfra's own form, without the operator's secrets."""
     if not ctx_state.get().config.DIFF:
         return
     host = ctx_host.get()
+    variables = run.cluster.stack.variables | {name for knob in KNOBS.values() if knob.env for name in knob.env.names}
     lines: list[str] = []
     if now is not None and now.kind == "file":
         lines = [f"{line}\n" for line in host.get_fact(FileContents, path=path) or []]
     host.log(f"Will {'modify' if now else 'create'} {format_text(path, bold=True)}", logger.info)
-    for line in generate_color_diff(lines, text.splitlines(keepends=True)):
+    before, after = masked(lines, text.splitlines(keepends=True), variables)
+    for line in generate_color_diff(before, after):
         logger.info("  %s", line)
     logger.info("")
+
+
+_VARIABLE = re.compile(r"""^(\s*\["([A-Za-z_][A-Za-z0-9_]*)", )("(?:[^"\\]|\\.)*")(\],?\s*)$""")
+HIDDEN, CHANGED = '"<hidden>"', '"<hidden, changed>"'
+
+
+def masked(before: Sequence[str], after: Sequence[str], plain: Collection[str]) -> tuple[list[str], list[str]]:
+    """Lines of a rank file, old and new, with no value of a variable that is not in `plain`: what the operator states
+    as engine_env may be a token. That a value changed can still be seen."""
+    old = {found.group(2): found.group(3) for line in before if (found := _VARIABLE.match(line))}
+
+    def mask(line: str, changed: bool) -> str:
+        found = _VARIABLE.match(line)
+        if not found or found.group(2) in plain:
+            return line
+        differs = changed and old.get(found.group(2), found.group(3)) != found.group(3)
+        return found.group(1) + (CHANGED if differs else HIDDEN) + found.group(4)
+
+    return [mask(line, False) for line in before], [mask(line, True) for line in after]

@@ -151,6 +151,7 @@ CASES = (
     Case("converged, after a login banner", banner=("Welcome to DGX OS", "{not json")),
     Case("a knob", options=(*PLAN, "--data", "max_num_seqs=8")),
     Case("a knob, shown", options=("--dry", "--diff", "--data", "max_num_seqs=8")),
+    Case("a secret, shown", options=("--dry", "--diff"), more={"engine_env": ["HF_TOKEN=hf_secret", 'A_B=say "it"']}),
     Case("a watch interval", more={"watch_interval_seconds": 2}),
     Case("a smoke prompt", more={"smoke_prompt": "Hello?"}),
     Case("the rails' MTU", more={"rail_mtu": 4000}),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from operations.files import masked
 from tests.plan.cases import CASES
 from tests.plan.conftest import Outcome
 
@@ -132,7 +133,7 @@ def test_refusal(outcome: Find, name: str, wanted: str) -> None:
 
 
 def test_every_case_is_looked_at() -> None:
-    assert {case.name for case in CASES} == {*PLANS, *REFUSALS, "a knob, shown"}
+    assert {case.name for case in CASES} == {*PLANS, *REFUSALS, "a knob, shown", "a secret, shown"}
 
 
 def test_the_order_is_that_of_the_roles(outcome: Find) -> None:
@@ -147,6 +148,25 @@ def test_a_knob_shows_its_one_line(outcome: Find) -> None:
     text = outcome("a knob, shown").stderr
     assert text.count('["--max-num-seqs", "8"]') == 2
     assert "one restart" in text
+
+
+def test_a_diff_shows_no_value_of_the_operators_variables(outcome: Find) -> None:
+    text = outcome("a secret, shown").stderr
+    assert text.count('["HF_TOKEN", "<hidden>"]') == text.count('["A_B", "<hidden>"]') == 2
+    assert text.count('["NCCL_NET", "IB"]') == 2
+    assert "hf_secret" not in text
+    assert "say" not in text
+
+
+def test_a_diff_shows_that_a_hidden_value_changed() -> None:
+    def lines(token: str) -> list[str]:
+        return [' "env": [\n', '  ["NCCL_DEBUG", "INFO"],\n', f'  ["HF_TOKEN", "{token}"]\n', '  ["vllm", "a", "b"],\n']
+
+    hidden = [*lines("one")[:2], '  ["HF_TOKEN", "<hidden>"]\n', lines("one")[3]]
+    changed = [*hidden[:2], '  ["HF_TOKEN", "<hidden, changed>"]\n', hidden[3]]
+    assert masked(lines("one"), lines("one"), {"NCCL_DEBUG"}) == (hidden, hidden)
+    assert masked(lines("one"), lines("two"), {"NCCL_DEBUG"}) == (hidden, changed)
+    assert masked([], lines("two"), {"NCCL_DEBUG"}) == ([], hidden)
 
 
 def test_a_stopped_pair_is_said_to_be(outcome: Find) -> None:

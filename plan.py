@@ -67,7 +67,12 @@ def summary(rows: Sequence[tuple[str, list[str]]]) -> str:
     lines = [f"  {name:<{width}}  {', '.join(hosts)}" for name, hosts in rows]
     names = {name for name, _ in rows}
     interrupts = names & {"Keeper | Restart the pair", "Docker | Restart Docker"}
-    end = "Serving is interrupted once." if interrupts else "A pair that serves goes on serving."
+    if interrupts:
+        end = "Serving is interrupted once."
+    elif "Fabric | Set the rails up" in names:
+        end = "A pair that serves is not restarted; traffic over the rails pauses, and its answers with it."
+    else:
+        end = "A pair that serves goes on serving."
     return "\n".join([f"{len(rows)} changes pending:", *lines, end])
 
 

@@ -48,3 +48,11 @@ def test_what_is_said(answers: dict[str, tuple[int, str]]) -> None:
 def test_an_interruption_is_said(outcomes: dict[str, Outcome]) -> None:
     rows = [(name, hosts) for name, hosts in outcomes["a knob"].rows.items()]
     assert plan.summary(rows).splitlines()[-1] == "Serving is interrupted once."
+
+
+def test_a_pause_is_said(outcomes: dict[str, Outcome]) -> None:
+    """The rails go down for a moment: no restart, and yet not nothing."""
+    rows = [(name, hosts) for name, hosts in outcomes["the rails' MTU"].rows.items()]
+    assert plan.summary(rows).splitlines()[-1] == (
+        "A pair that serves is not restarted; traffic over the rails pauses, and its answers with it."
+    )

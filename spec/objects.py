@@ -205,7 +205,7 @@ OBJECTS: tuple[Object, ...] = (
         "Where the rank agent listens; on the head, which has no such group, root:root.",
     ),
     Object(
-        f"{RUN}/lease.json", Sort.FILE, Where.EVERY, "root:root", "0600", "rank agent", Life.BOOT,
+        f"{RUN}/lease.json", Sort.FILE, Where.EVERY, "root:root", "0644", "rank agent", Life.BOOT,
         "Epoch and deadline of the running rank, so that an agent that is restarted keeps to them.",
     ),
     Object(
@@ -236,7 +236,7 @@ OBJECTS: tuple[Object, ...] = (
     _directory(VAR, "0700", "systemd", "State (StateDirectory= of the units)."),
     Object(
         f"{VAR}/agent.json", Sort.FILE, Where.EVERY, "root:root", "0600", "rank agent", Life.PROGRAM,
-        "What the agent last did with its rank.",
+        "The highest epoch that the agent was told, so that it takes no order of a keeper that came before.",
     ),
     Object(
         f"{VAR}/logs", Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "rank agent", Life.PROGRAM,
@@ -259,12 +259,16 @@ OBJECTS: tuple[Object, ...] = (
         "Running, resting (and why) or stopped on purpose; kept over reboots.",
     ),
     Object(
+        f"{VAR}/keeper/state.damaged-*", Sort.FILE, Where.HEAD, "root:root", "0600", "keeper", Life.PROGRAM,
+        "A state file that could not be read, set aside for a person to look at.",
+    ),
+    Object(
         f"{VAR}/generations", Sort.DIRECTORY, Where.HEAD, "root:root", "0755", "keeper", Life.PROGRAM,
         "What was launched, so that it can be launched again.",
     ),
     Object(
-        f"{VAR}/generations/<hash>", Sort.DIRECTORY, Where.HEAD, "root:root", "0755", "keeper", Life.GENERATION,
-        "The wanted set of one generation as it was accepted: rank0.json, rank1.json, manifest.json.",
+        f"{VAR}/generations/<hash>", Sort.DIRECTORY, Where.HEAD, "root:root", "0700", "keeper", Life.GENERATION,
+        "One generation as it was accepted: rank<rank>.json, service.json, manifest.json; gates.json once ready.",
     ),
     Object(
         f"{VAR}/current", Sort.LINK, Where.HEAD, "root:root", "", "keeper", Life.PROGRAM,
@@ -276,7 +280,7 @@ OBJECTS: tuple[Object, ...] = (
     ),
     Object(
         f"{VAR}/history.jsonl", Sort.FILE, Where.HEAD, "root:root", "0600", "keeper", Life.PROGRAM,
-        "One line per generation: accepted, promoted, rejected, with the reason.",
+        "One line per event: accepted, start, ready, failed, resting; stop, start or restart requested.",
     ),
     # What is the operator's
     Object(

@@ -12,13 +12,18 @@ import click
 from pyinfra import config, state
 from pyinfra.api.exceptions import ConnectError, InventoryError, PyinfraError
 from pyinfra.api.state import StateStage
+from pyinfra_cli import cli
 
-# The guards below lean on how this minor release calls State.init and State.fail_hosts.
+# The guards below lean on how this minor release calls State.init, State.fail_hosts and _do_confirm.
 config.REQUIRE_PYINFRA_VERSION = "~=3.10.0"
 # With -y pyinfra goes on with the nodes that are left: half a pair.
 config.FAIL_PERCENT = 0
 
 _AGAIN = "Run the same command again: it goes on where this run stopped."
+
+
+# Verbs that add no operation: there is nothing to confirm.
+_LOOKING = ("verify.py",)
 
 
 def _option(name):
@@ -41,6 +46,8 @@ def _guard_prompt():
         return
     if _option("debug_facts") or _option("debug_operations") or _option("operations")[0] in ("debug-inventory", "fact"):
         return
+    if all(os.path.basename(name) in _LOOKING for name in _option("operations")):
+        return
     try:
         source = os.fstat(0)
     except OSError:
@@ -48,6 +55,16 @@ def _guard_prompt():
     nothing = source is None or (stat.S_ISCHR(source.st_mode) and not os.isatty(0))
     if nothing:
         raise PyinfraError("nobody can confirm the plan here; add -y to carry it out, or --dry to see it")
+
+
+def _guard_looking():
+    """A verb that only looked: pyinfra would ask whether to carry out nothing, and fail where nobody answers."""
+    confirm = cli._do_confirm
+
+    def confirm_changes(message):
+        return confirm(message) if state.op_meta else True
+
+    cli._do_confirm = confirm_changes
 
 
 def _guard_hosts():
@@ -111,6 +128,7 @@ def _guard_signals():
 
 _guard_inventory()
 _guard_prompt()
+_guard_looking()
 _guard_hosts()
 _guard_failures()
 _guard_signals()

@@ -1,6 +1,6 @@
 """Is the pair what group_data/all.py says, and does it answer? Exit 0 if it is, 1 with what is not. Changes nothing.
 
-pyinfra -y inventory.py verify.py
+pyinfra inventory.py verify.py
 """
 
 import hashlib

@@ -170,6 +170,8 @@ CASES = (
     Case("the worker lacks the weights", change=no_copy_yet),
     Case("a copy was interrupted", change=half_a_copy),
     Case("the weights were touched", change=touched_weights),
+    # Looked only
+    Case("nobody to confirm, and nothing to", options=(), deploy="tests/plan/looks/verify.py"),
     # Refused
     Case("no sudo", fresh, without_sudo),
     Case("garbled", fresh, garbled),

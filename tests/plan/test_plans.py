@@ -132,8 +132,19 @@ def test_refusal(outcome: Find, name: str, wanted: str) -> None:
     assert found.error == wanted
 
 
+LOOKED = "nobody to confirm, and nothing to"
+
+
+def test_what_only_looks_asks_nobody(outcome: Find) -> None:
+    """As from cron, without -y."""
+    found = outcome(LOOKED)
+    assert found.code == 0, found.stderr
+    assert f"looked at {A}" in found.stderr
+    assert "Press enter" not in found.stderr
+
+
 def test_every_case_is_looked_at() -> None:
-    assert {case.name for case in CASES} == {*PLANS, *REFUSALS, "a knob, shown", "a secret, shown"}
+    assert {case.name for case in CASES} == {*PLANS, *REFUSALS, "a knob, shown", "a secret, shown", LOOKED}
 
 
 def test_the_order_is_that_of_the_roles(outcome: Find) -> None:

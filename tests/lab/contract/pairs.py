@@ -124,8 +124,7 @@ class Containers:
         if process is None or process.poll() is None:
             return None
         if rank not in self._codes:
-            assert process.stdout is not None
-            self._codes[rank] = int(process.stdout.read())
+            self._codes[rank] = int(process.communicate()[0])
         return self._codes[rank]
 
     def logs(self, rank: int) -> str:
@@ -138,7 +137,7 @@ class Containers:
             self.on(rank, f"docker rm -f contract-test-{rank}", check=False)
         for process in self.waiting.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(10)
+                process.communicate(timeout=10)
         if self.occupant:
             self.on(HEAD, f"kill -9 {self.occupant}", check=False)
         self.waiting, self.occupant, self.paused = {}, None, set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from pyinfra import logger
 from pyinfra.api.command import FunctionCommand
 from pyinfra.api.deploy import deploy
@@ -68,5 +70,6 @@ def reach(state: State, host: Host) -> bool:
     finally:
         client = getattr(again, "client", None)
         if client is not None:
-            client.close()
+            with suppress(OSError):  # the process of a ProxyCommand may have ended by itself
+                client.close()
     return True

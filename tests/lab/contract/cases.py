@@ -135,6 +135,8 @@ class Case:
     said: Mapping[int, str] = field(default_factory=dict)
     """Text in a rank's log."""
     containers_only: bool = False
+    slow: bool = False
+    """Too slow for the fast tests and for a lab pass."""
     quick: bool = False
     """Whether it is run against the real engine in every lab pass too."""
 
@@ -191,6 +193,7 @@ CASES: tuple[Case, ...] = (
         start=Start(env={"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "12"}),
         request="500",
         head_then=Exit(0, 8),
+        slow=True,
     ),
     Case("rail down 15 s, idle", Cut(15), request="answers", containers_only=True),
     Case("SIGTERM to the head, idle", Kill(HEAD, MAIN, signal.SIGTERM), head=Exit(0, 8)),
@@ -224,12 +227,12 @@ CASES: tuple[Case, ...] = (
         worker=Exit(0, 18, after=8),
         containers_only=True,
     ),
-    Case("worker first, head 15 s later", start=Start(pause_seconds=15), request="answers", containers_only=True),
+    Case("worker first, head 15 s later", start=Start(pause_seconds=15), request="answers", slow=True),
     Case(
         "head first, worker 15 s later",
         start=Start((HEAD, WORKER), pause_seconds=15),
         request="answers",
-        containers_only=True,
+        slow=True,
     ),
     Case(
         "first request kills (no C++ compiler)",
@@ -286,7 +289,7 @@ CASES: tuple[Case, ...] = (
         start=Start((HEAD,), flags={"--distributed-timeout-seconds": "20"}),
         ready=False,
         head=Exit(1, 120, after=15),
-        containers_only=True,
+        slow=True,
     ),
     Case(
         "worker alone, distributed timeout 20 s",
@@ -294,7 +297,7 @@ CASES: tuple[Case, ...] = (
         ready=False,
         worker=Exit(1, 120, after=15),
         said={WORKER: "DistNetworkError"},
-        containers_only=True,
+        slow=True,
     ),
 )
 

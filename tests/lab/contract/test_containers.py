@@ -38,7 +38,7 @@ def start(lab: None) -> Iterator[Callable[[str], Containers]]:
 
 def _cases() -> Iterator[object]:
     for case in CASES:
-        marks = {"contract": IN_A_PASS if case.containers_only or case.quick else LONG}
+        marks = {"contract": IN_A_PASS if case.quick or (case.containers_only and not case.slow) else LONG}
         marks["engine"] = IN_A_PASS if case.quick else LONG
         for engine in marks:
             yield pytest.param(case, engine, marks=marks[engine], id=f"{case.name}-{engine}")

@@ -40,7 +40,7 @@ from tests.lab.contract.pairs import PROGRAM, Processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
-QUICK = {case.name: case for case in CASES if not case.containers_only and "execute timeout" not in case.name}
+QUICK = {case.name: case for case in CASES if not (case.containers_only or case.slow)}
 RECORDED = json.loads(Path(__file__).with_name("answers.json").read_text())
 """What a real vLLM said in the lab (python -m tests.lab.contract.record writes it)."""
 

@@ -158,10 +158,15 @@ class Agent:
         }
 
     async def _rank(self) -> dict[str, Any]:
+        if self._busy():
+            return {"state": self._doing, "error": ""}
+        work = self._work
         try:
             ours = await self._look()
         except DockerError as error:
             return {"state": "unknown", "error": str(error)}
+        if self._work is not work:  # what was seen is older than what was begun meanwhile
+            return {"state": self._doing, "error": ""}
         container = ours[0] if ours else None
         seen = (
             {}
@@ -176,9 +181,7 @@ class Agent:
                 "exit_code": None if container.running else container.exit_code,
             }
         )
-        if self._busy():
-            state = self._doing
-        elif self._error:
+        if self._error:
             state = "failed"
         elif container is None:
             state = "absent" if self._processes() == 0 else "exited"
@@ -189,13 +192,16 @@ class Agent:
     async def _look(self) -> list[Container]:
         """Our containers, or DockerError when Docker is slow: the keeper's question is answered in time, since silence
         would look like a dead node. A look that is under way is waited for again at the next question."""
-        if self._looking is None:
-            self._looking = asyncio.ensure_future(in_thread(self._ours))
-        done, _ = await asyncio.wait([self._looking], timeout=DOCKER_LOOK_SECONDS)
+        look = self._looking
+        if look is None:
+            look = self._looking = asyncio.ensure_future(in_thread(self._ours))
+            look.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may be nobody's by then
+        done, _ = await asyncio.wait([look], timeout=DOCKER_LOOK_SECONDS)
         if not done:
             raise DockerError(f"Docker has not answered for {DOCKER_LOOK_SECONDS:g} s")
-        looked, self._looking = self._looking, None
-        return looked.result()
+        if self._looking is look:
+            self._looking = None
+        return look.result()
 
     async def _wanted(self, message: dict[str, Any]) -> dict[str, Any]:
         """The wanted rank of this node with what it refers to, so that the keeper can refuse before anything stops."""
@@ -432,6 +438,11 @@ class Agent:
         former = self._work
         self._doing = doing
         self._work = asyncio.get_running_loop().create_task(_after(former, work))
+        self._work.add_done_callback(lambda _: self._forget_look())
+
+    def _forget_look(self) -> None:
+        """A look that began before some work ended says nothing of its result."""
+        self._looking = None
 
 
 async def _after(former: asyncio.Task[None] | None, work: Any) -> None:

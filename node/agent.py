@@ -111,11 +111,11 @@ class Agent:
     def announce(self) -> None:
         """Leave word of which programs run here, beside the lease: a deploy compares them with those installed."""
         self._save_lease()
+        if not self._places.wanted.exists():
+            return  # nothing was deployed here yet
         try:
-            self._admit_text(self._places.wanted.read_text())
-        except FileNotFoundError:
-            pass  # nothing was deployed here yet
-        except OSError as error:
+            self._admit_text(wire.read_text(self._places.wanted))
+        except (wire.WireError, OSError) as error:
             log(f"{self._places.wanted} could not be kept: {error}", "warning")
 
     async def watch_lease(self) -> None:
@@ -206,10 +206,9 @@ class Agent:
     async def _wanted(self, message: dict[str, Any]) -> dict[str, Any]:
         """The wanted rank of this node with what it refers to, so that the keeper can refuse before anything stops."""
         del message
-        try:
-            text = self._places.wanted.read_text()
-        except FileNotFoundError:
-            raise Refused(f"{self._places.wanted} is missing; run deploy.py") from None
+        if not self._places.wanted.exists():
+            raise Refused(f"{self._places.wanted} is missing; run deploy.py")
+        text = wire.read_text(self._places.wanted)
         spec = wire.parse_rank(text)
         try:
             image = await in_thread(self._docker.image, spec.image)
@@ -254,7 +253,7 @@ class Agent:
         """Start a rank. What goes wrong becomes the rank's state, with its reason, for the keeper to judge."""
         try:
             spec = wire.parse_rank(text)
-            if not (self._places.admitted / _digest(text)).is_file():
+            if not self._was_wanted(text):
                 raise Refused("this launch was never wanted here; run deploy.py, which installs what may be started")
             await self._clear(0.0)
             self._check_ports(ports)
@@ -345,6 +344,11 @@ class Agent:
                     raise Refused(
                         f"port {port} is in use ({error.strerror}). See who holds it: ss -ltnp 'sport = :{port}'"
                     ) from None
+
+    def _was_wanted(self, text: str) -> bool:
+        if (self._places.admitted / _digest(text)).is_file():
+            return True
+        return self._places.wanted.exists() and wire.read_text(self._places.wanted) == text
 
     def _admit_text(self, text: str) -> None:
         """Remember a launch that deploy has installed here as root. Only such a one is ever started: whoever holds the

@@ -1,12 +1,14 @@
 """The sparkpair command: what an operator, and deploy.py, ask of the keeper on the head.
 
-Exit codes: 0 as asked, 1 refused or failed, 2 wrong usage, 3 stopped on purpose, 4 the keeper does not answer.
+Exit codes: 0 as asked, 1 refused or failed, 2 wrong usage, 3 stopped on purpose, 4 the keeper does not answer,
+130 interrupted (the keeper goes on).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import socket
 import sys
 import time
@@ -17,7 +19,11 @@ from node import paths, wire
 FOLLOW_POLL_SECONDS = 0.5
 ANSWER_SECONDS = 60.0
 KEEPER_AWAY_SECONDS = 30.0
-OK, FAILED, STOPPED, AWAY = 0, 1, 3, 4
+OK, FAILED, STOPPED, AWAY, INTERRUPTED = 0, 1, 3, 4, 130
+
+
+class NotAllowed(Exception):
+    """Only root may ask that."""
 
 
 class KeeperAway(Exception):
@@ -31,14 +37,14 @@ def main(argv: list[str]) -> int:
     status = words.add_parser("status", help="what the pair does, and why")
     status.add_argument("--json", action="store_true", help="for programs")
     accept = words.add_parser("accept", help="take over the wanted set of all nodes (deploy.py does this)")
-    accept.add_argument("engine", help="engine hash of the wanted set")
+    accept.add_argument("engine", type=_engine, help="engine hash of the wanted set, 64 hex digits")
     words.add_parser("start", help="start, after a stop or while resting")
     words.add_parser("stop", help="stop, and stay stopped over reboots")
     words.add_parser("restart", help="stop and start both ranks")
     logs = words.add_parser("logs", help="both ranks' last lines")
-    logs.add_argument("--lines", type=int, default=40, metavar="N")
+    logs.add_argument("--lines", type=_count, default=40, metavar="N")
     follow = words.add_parser("follow", help="print progress until the pair runs, rests or is stopped")
-    follow.add_argument("--timeout", type=float, default=3600.0, metavar="SECONDS")
+    follow.add_argument("--timeout", type=_seconds, default=3600.0, metavar="SECONDS")
     arguments = parser.parse_args(argv)
     try:
         if arguments.word == "status":
@@ -51,6 +57,11 @@ def main(argv: list[str]) -> int:
     except KeeperAway as error:
         print(error, file=sys.stderr)
         return AWAY
+    except NotAllowed as error:
+        print(error, file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
     if not answer.get("ok"):
         print(answer.get("error", "refused without a reason"), file=sys.stderr)
         return FAILED
@@ -98,6 +109,28 @@ def last_lines(failure: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _engine(text: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{64}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not 64 hex digits")
+    return text
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= 10_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of lines from 1 to 10000")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e7:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return value
+
+
 def _status(as_json: bool) -> int:
     status = _now()
     print(json.dumps(status, indent=1) if as_json else describe(status))
@@ -109,8 +142,11 @@ def _now() -> dict[str, Any]:
     try:
         status: dict[str, Any] | None = _ask({"op": "status"})["status"]
     except PermissionError:
-        status = wire.read_json(paths.STATUS)
-    if status is None:
+        try:
+            status = wire.read_json(paths.STATUS)
+        except wire.WireError as error:
+            raise KeeperAway(_away(str(error))) from None
+    if status is None or not {"phase", "since", "reason", "ranks", "last_failure"} <= set(status):
         raise KeeperAway(_away("no state was published"))
     return status
 
@@ -171,7 +207,7 @@ def _ask(message: dict[str, Any]) -> dict[str, Any]:
         except PermissionError:
             if message["op"] == "status":
                 raise
-            raise KeeperAway(f"{paths.KEEPER_SOCKET} is root's: sudo sparkpair {message['op']}") from None
+            raise NotAllowed(f"{paths.KEEPER_SOCKET} is root's: sudo sparkpair {message['op']}") from None
         except OSError as error:
             raise KeeperAway(_away(error.strerror or str(error))) from None
     return wire.decode(data)

@@ -7,6 +7,7 @@ deadline. Progress counts before probes: a pair whose counters move is alive, wh
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -235,9 +236,18 @@ def restore(data: Mapping[str, Any]) -> Memory:
     """Memory from JSON values. Raises ValueError, TypeError or KeyError for anything else."""
     fields = {item.name for item in dataclasses.fields(Memory)}
     values = {key: value for key, value in data.items() if key in fields}
+    if values["desired"] not in ("run", "stop"):
+        raise ValueError(f"desired is {values['desired']!r}")
+    accepted = values["accepted"]
+    if accepted is not None and not (isinstance(accepted, str) and re.fullmatch(r"[0-9a-f]{64}", accepted)):
+        raise ValueError(f"accepted is {accepted!r}")
+    for name in ("since", "not_before", "moved", "answered"):
+        values[name] = float(values.get(name, 0.0))
+    for name in ("reason", "due"):
+        values[name] = str(values.get(name, ""))
     values["phase"] = Phase(values["phase"])
     values["failures"] = tuple(float(value) for value in values.get("failures", ()))
-    values["asked"] = {int(rank): str(incarnation) for rank, incarnation in values.get("asked", {}).items()}
+    values["asked"] = {int(rank): str(incarnation) for rank, incarnation in dict(values.get("asked", {})).items()}
     if values.get("mark") is not None:
         values["mark"] = tuple(float(value) for value in values["mark"])
     return Memory(**values)

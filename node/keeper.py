@@ -356,42 +356,60 @@ class Keeper:
                 await asyncio.sleep(0.3)
 
     def _load(self) -> None:
-        state: dict[str, Any] = {}
-        memory = Memory()
         now = self._clock()
         try:
             state = self._store.load()
-            if state:
-                memory = decide.restore(state["memory"])
-        except (wire.WireError, KeyError, TypeError, ValueError) as error:
+            if not state and self._store.current() is not None:
+                raise wire.WireError("the keeper's state is missing")
+            memory = decide.restore(state["memory"]) if state else Memory()
+            epoch = int(state.get("epoch", 0))
+            counters = {name: int(value) for name, value in dict(state.get("counters", {})).items()}
+            failure = dict(state["last_failure"]) if state.get("last_failure") else None
+            seconds = float(state["last_start_seconds"]) if state.get("last_start_seconds") is not None else None
+        except (wire.WireError, KeyError, TypeError, ValueError, AttributeError) as error:
             aside = self._store.set_aside()
-            memory = self._recovered()
-            log(f"{error}; kept as {aside}, going on with generation {(memory.accepted or 'none')[:12]}", "error")
-        if state and state.get("boot_id") == self._boot_id:
-            # The clock has gone on; what was seen of progress is old, and unknown is not no.
-            memory = dataclasses.replace(memory, mark=None, moved=now, answered=now, canary_sent=None, strikes=0)
+            memory = self._recovered(now)
+            log(
+                f"{error}; going on with generation {(memory.accepted or 'none')[:12]}, see {aside or 'the links'}",
+                "error",
+            )
+            state, epoch, counters, failure, seconds = {}, 0, {}, None, None
         else:
-            memory = decide.after_boot(memory, now)
+            if not state or state.get("boot_id") == self._boot_id:
+                # The clock has gone on; what was seen of progress is old, and unknown is not no.
+                memory = dataclasses.replace(memory, mark=None, moved=now, answered=now, canary_sent=None, strikes=0)
+            else:
+                memory = decide.after_boot(memory, now)
         if memory.accepted is not None:
             try:
                 self._generation = self._store.generation(memory.accepted)
+                self._store.point_at(memory.accepted)
                 self._adopt_settings(self._generation)
             except (wire.WireError, OSError) as error:
                 # What runs may go on; only a start needs the texts, and tells.
                 log(str(error), "error")
         self.memory = memory
-        self._epoch = int(state.get("epoch", 0)) + 1
-        self._counters = {"starts": 0, "ready": 0, "failures": 0, "canaries": 0, **state.get("counters", {})}
-        self._last_failure = state.get("last_failure")
-        self._last_start_seconds = state.get("last_start_seconds")
+        self._epoch = epoch + 1
+        self._counters = {"starts": 0, "ready": 0, "failures": 0, "canaries": 0, **counters}
+        self._last_failure = failure
+        self._last_start_seconds = seconds
         self._save()
+
+    def _recovered(self, now: float) -> Memory:
+        """The state is lost; the links into the generations say what ran. It is taken to run still: what is not true of
+        that is seen at the first look, and mended like any failure."""
+        accepted = self._store.current()
+        memory = Memory(accepted=accepted, since=now, moved=now, answered=now)
+        if self._store.stopped:
+            return dataclasses.replace(memory, desired="stop", phase=Phase.STOPPING)
+        return dataclasses.replace(memory, phase=Phase.EMPTY if accepted is None else Phase.RUNNING)
 
     def _adopt_settings(self, generation: Generation) -> None:
         """Which API and canary belong to the accepted generation. The settings on disk are those of the wanted set,
         which may be newer: a deploy that has not got to the hand-over, or a pair that is stopped on purpose."""
         try:
-            wanted = self._wanted_path.read_text()
-        except OSError:
+            wanted = wire.read_text(self._wanted_path)
+        except wire.WireError:
             wanted = ""
         kept = self._store.service(generation.engine)
         if wanted == generation.texts[0] or kept is None:
@@ -407,16 +425,20 @@ class Keeper:
         self._serving_ports = settings.ports
         self._probe.use(settings.api, settings.canary)
 
-    def _recovered(self) -> Memory:
-        """The state is lost; the links into the generations still say what ran."""
-        return Memory(accepted=self._store.current(), phase=Phase.STOPPING)
-
     def _remember(self, memory: Memory) -> None:
         former, self.memory = self.memory, memory
+        if former.desired != memory.desired:
+            self._mark_stopped(memory.desired == "stop")
         if _lasting(former) != _lasting(memory):
             self._save()
         if former.phase is not memory.phase:
             log(f"{memory.phase.value}{': ' + memory.reason if memory.reason else ''}")
+
+    def _mark_stopped(self, stopped: bool) -> None:
+        try:
+            self._store.mark_stopped(stopped)
+        except OSError as error:
+            log(f"that the pair is {'stopped' if stopped else 'wanted'} could not be marked: {error}", "warning")
 
     def _save(self) -> None:
         """Keep the state. A full disk must not end the keeper, and with it the leases of a pair that serves."""
@@ -452,7 +474,7 @@ class Keeper:
         if status["last_failure"] is not None:
             status["last_failure"] = {key: value for key, value in status["last_failure"].items() if key != "logs"}
         text = json.dumps(status)
-        if text == self._published:
+        if text == self._published and self._status_path.exists():
             return
         temporary = self._status_path.with_suffix(".new")
         try:

@@ -33,6 +33,7 @@ class Store:
         self._root = root
         self._generations = root / "generations"
         self._state = root / "keeper/state.json"
+        self._stopped = root / "keeper/stopped"
         self._history = root / "history.jsonl"
 
     def load(self) -> dict[str, Any]:
@@ -43,8 +44,27 @@ class Store:
         """Replace the state."""
         wire.write_atomic(self._state, json.dumps(state, indent=1))
 
-    def set_aside(self) -> Path:
-        """Move a damaged state out of the way, for a person to look at."""
+    @property
+    def stopped(self) -> bool:
+        """Whether the pair was stopped on purpose: beside the state, so that a damaged state does not start it."""
+        return self._stopped.exists()
+
+    def mark_stopped(self, stopped: bool) -> None:
+        """Keep that it was, or take it back."""
+        if stopped and not self.stopped:
+            wire.write_atomic(self._stopped, "")
+        elif not stopped:
+            self._stopped.unlink(missing_ok=True)
+
+    def point_at(self, engine: str) -> None:
+        """Restore the link to the accepted generation, should it have been lost."""
+        if self.current() != engine:
+            self._link("current", engine)
+
+    def set_aside(self) -> Path | None:
+        """Move a damaged state out of the way, for a person to look at; None when there is none."""
+        if not self._state.exists():
+            return None
         aside = self._state.with_suffix(f".damaged-{int(time.time())}")
         self._state.rename(aside)
         return aside
@@ -52,8 +72,11 @@ class Store:
     def snapshot(self, engine: str, texts: Sequence[str], manifest: dict[str, Any], service: str = "{}") -> Generation:
         """Write a generation, complete before it has its name, and point `current` at it."""
         final = self._generations / engine
-        if not self._complete(final, len(texts)):
-            shutil.rmtree(final, ignore_errors=True)
+        if not self._whole(engine):
+            if final.is_dir() and not final.is_symlink():
+                shutil.rmtree(final)
+            else:
+                final.unlink(missing_ok=True)
             self._generations.mkdir(parents=True, exist_ok=True)
             partial = Path(tempfile.mkdtemp(dir=self._generations, prefix=".new-"))
             for rank, text in enumerate(texts):
@@ -66,20 +89,23 @@ class Store:
         return Generation(engine, tuple(texts))
 
     def generation(self, engine: str) -> Generation:
-        """A kept generation. Raises WireError when it is not complete."""
+        """A kept generation. Raises WireError when it is not whole, or not what its name says."""
         directory = self._generations / engine
-        texts: list[str] = []
-        while (directory / f"rank{len(texts)}.json").is_file():
-            texts.append((directory / f"rank{len(texts)}.json").read_text())
-        if not texts or not self._complete(directory, len(texts)):
-            raise wire.WireError(f"{directory} is not a whole generation; run deploy.py to hand it over again")
+        try:
+            manifest = wire.read_json(directory / "manifest.json") or {}
+            identities = [list(map(str, row)) for row in manifest["identities"]]
+            texts = [wire.read_text(directory / f"rank{rank}.json") for rank in range(len(identities))]
+        except (wire.WireError, KeyError, TypeError) as error:
+            raise wire.WireError(f"{directory} is not a whole generation ({error})") from None
+        if wire.engine_hash(list(zip(texts, identities, strict=True))) != engine:
+            raise wire.WireError(f"{directory} does not hold what its name says")
         return Generation(engine, tuple(texts))
 
     def service(self, engine: str) -> str | None:
         """The supervision settings that belong to a generation: its API's port and model, its canary."""
         try:
-            return (self._generations / engine / "service.json").read_text()
-        except OSError:
+            return wire.read_text(self._generations / engine / "service.json")
+        except wire.WireError:
             return None
 
     def keep_service(self, engine: str, text: str) -> None:
@@ -126,9 +152,12 @@ class Store:
             stream.write(json.dumps(entry) + "\n")
         return entry
 
-    def _complete(self, directory: Path, ranks: int) -> bool:
-        names = ["manifest.json", *(f"rank{rank}.json" for rank in range(ranks))]
-        return all((directory / name).is_file() for name in names)
+    def _whole(self, engine: str) -> bool:
+        try:
+            self.generation(engine)
+        except wire.WireError:
+            return False
+        return True
 
     def _link(self, name: str, engine: str) -> None:
         temporary = self._root / f".{name}.new"

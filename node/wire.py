@@ -156,12 +156,19 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def read_text(path: Path) -> str:
+    """A text file of ours. Raises WireError for one that cannot be read, or is no text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise WireError(f"{path} is damaged: {error}") from None
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """A JSON object from a file; None if there is no such file. Raises WireError for a damaged one."""
-    try:
-        text = path.read_text()
-    except FileNotFoundError:
+    if not path.exists():
         return None
+    text = read_text(path)
     try:
         data = json.loads(text)
     except ValueError as error:

@@ -251,19 +251,82 @@ def test_docker_away_for_a_while_is_waited_for(tmp_path: Path):
     play(tmp_path, story)
 
 
-def test_a_damaged_state_is_set_aside_and_the_generation_still_runs(tmp_path: Path):
+STATES = ['{"memory": {"pha', "", "[]", "{}", None, b"\xff\xfe", '{"epoch": null}']
+
+
+@pytest.mark.parametrize("damage", STATES)
+def test_a_lost_state_restarts_nothing_that_runs(tmp_path: Path, damage: str | bytes | None):
     async def story(world: World) -> None:
         engine = world.want(4)
         await world.accept(engine)
         await world.until("running")
         await world.keeper_down()
-        (tmp_path / "state/keeper/state.json").write_text('{"memory": {"pha')
+        spoil(tmp_path / "state/keeper/state.json", damage)
         await world.keeper_up()
-        status = await world.until("running")
-        assert status["accepted"] == engine
-        assert list((tmp_path / "state/keeper").glob("state.damaged-*"))
+        await asyncio.sleep(0.5)
+        status = world.keeper.status()
+        assert (status["phase"], status["accepted"]) == ("running", engine)
+        assert [docker.started for docker in world.dockers] == [1, 1]
+        world.dockers[0].end(0)
+        await world.until("stopping")
+        await world.until("running")
 
     play(tmp_path, story)
+
+
+@pytest.mark.parametrize("damage", ["{", None])
+def test_a_stop_outlives_the_state(tmp_path: Path, damage: str | None):
+    async def story(world: World) -> None:
+        await world.accept(world.want(4))
+        await world.until("running")
+        await world.keeper.request({"op": "stop"})
+        await world.until("stopped")
+        await world.keeper_down()
+        spoil(tmp_path / "state/keeper/state.json", damage)
+        await world.keeper_up()
+        await world.until("stopped")
+        await asyncio.sleep(0.3)
+        assert [docker.started for docker in world.dockers] == [1, 1]
+        await world.keeper.request({"op": "start"})
+        await world.until("running")
+        assert not world.store.stopped
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("epoch", None), ("counters", None), ("counters", {"starts": "x"}), ("last_failure", "x"),
+        ("memory.accepted", 5), ("memory.accepted", "../../../x"), ("memory.asked", []), ("memory.since", "x"),
+        ("memory.desired", "perhaps"), ("memory.phase", "dancing"),
+    ],
+)  # fmt: skip
+def test_a_state_of_wrong_types_is_no_state(tmp_path: Path, part: str, value: object):
+    async def story(world: World) -> None:
+        engine = world.want(4)
+        await world.accept(engine)
+        await world.until("running")
+        await world.keeper_down()
+        path = tmp_path / "state/keeper/state.json"
+        state = json.loads(path.read_text())
+        *above, name = part.split(".")
+        (state[above[0]] if above else state)[name] = value
+        path.write_text(json.dumps(state))
+        await world.keeper_up()
+        await asyncio.sleep(0.2)
+        assert (world.keeper.status()["phase"], world.keeper.status()["accepted"]) == ("running", engine)
+
+    play(tmp_path, story)
+
+
+def spoil(path: Path, damage: str | bytes | None) -> None:
+    if damage is None:
+        path.unlink()
+    elif isinstance(damage, bytes):
+        path.write_bytes(damage)
+    else:
+        path.write_text(damage)
 
 
 def test_endless_streams_see_no_canary(tmp_path: Path):
@@ -397,8 +460,10 @@ def test_a_full_disk_keeps_no_rank_alive_and_no_keeper_down(tmp_path: Path, monk
         await world.until("stopping")
         await world.until("running")
         monkeypatch.undo()
-        await asyncio.sleep(0.2)
-        assert world.store.load()["counters"]["starts"] == 2, "written as soon as it can be"
+        end = agent.boottime() + 5
+        while world.store.load()["counters"]["starts"] != 2:
+            assert agent.boottime() < end, "written as soon as it can be"
+            await asyncio.sleep(0.02)
 
     play(tmp_path, story)
 

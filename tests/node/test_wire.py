@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -160,29 +162,52 @@ def test_no_gid_is_an_error_with_the_table_and_never_a_guess(tmp_path: Path):
     assert str(caught.value) == "mlx5_0: no such HCA (present: rocep1s0f0)"
 
 
+def snapshot(store: Store, number: int) -> str:
+    """One generation of two ranks; its name."""
+    texts, identities = [f"zero {number}", "one"], [["w"], ["w"]]
+    engine = wire.engine_hash(list(zip(texts, identities, strict=True)))
+    store.snapshot(engine, texts, {"engine": engine, "identities": identities})
+    return engine
+
+
 def test_generations_are_whole_kept_and_pruned(tmp_path: Path):
     store = Store(tmp_path)
-    names = [letter * 64 for letter in "abcde"]
-    for at, name in enumerate(names):
-        store.snapshot(name, ["zero", "one"], {"engine": name})
-        if at == 0:
-            store.promote(name, {})
+    names = []
+    for number in range(5):
+        names.append(snapshot(store, number))
+        os.utime(tmp_path / "generations" / names[-1], (number, number))
+        if number == 0:
+            store.promote(names[0], {})
+            os.utime(tmp_path / "generations" / names[0], (0, 0))
     (tmp_path / "generations/.new-x").mkdir()
     store.prune(2)
-    kept = sorted(path.name for path in (tmp_path / "generations").iterdir())
-    assert kept == [names[0], names[3], names[4]], "the last good one stays, however old"
+    kept = {path.name for path in (tmp_path / "generations").iterdir()}
+    assert kept == {names[0], names[3], names[4]}, "the last good one stays, however old"
     assert (store.current(), store.last_good()) == (names[4], names[0])
-    assert store.generation(names[0]).texts == ("zero", "one")
+    assert store.generation(names[0]).texts == ("zero 0", "one")
 
 
-def test_half_a_generation_is_none(tmp_path: Path):
+@pytest.mark.parametrize("damage", ["manifest", "text", "edited", "bytes", "file"])
+def test_a_damaged_generation_is_seen_and_written_anew(tmp_path: Path, damage: str):
     store = Store(tmp_path)
-    store.snapshot("a" * 64, ["zero", "one"], {})
-    (tmp_path / "generations" / ("a" * 64) / "manifest.json").unlink()
-    with pytest.raises(wire.WireError, match=r"is not a whole generation; run deploy.py to hand it over again"):
-        store.generation("a" * 64)
-    assert store.snapshot("a" * 64, ["zero", "one"], {}).texts == ("zero", "one")
-    store.generation("a" * 64)
+    engine = snapshot(store, 0)
+    place = tmp_path / "generations" / engine
+    if damage == "manifest":
+        (place / "manifest.json").unlink()
+    elif damage == "text":
+        (place / "rank1.json").write_text("")
+    elif damage == "edited":
+        (place / "rank0.json").write_text("zero 1")
+    elif damage == "bytes":
+        (place / "rank0.json").write_bytes(b"\xff\xfe")
+    else:
+        shutil.rmtree(place)
+        place.write_text("")
+    with pytest.raises(wire.WireError, match=engine):
+        store.generation(engine)
+    assert snapshot(store, 0) == engine
+    assert store.generation(engine).texts == ("zero 0", "one")
+    assert not list((tmp_path / "generations").glob(".new-*"))
 
 
 def test_history_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -51,7 +51,7 @@ def start(pair: Processes, *ranks: int, flags: dict[str, str | None] | None = No
     """Start ranks and wait until the API answers."""
     for rank in ranks or (WORKER, HEAD):
         pair.start(rank, flags or {}, env)
-    assert wait(lambda: client.request(pair.api, "/health").status == 200, 10, 0.05), pair.logs(HEAD)
+    assert wait(lambda: client.request(pair.api, "/health").status == 200, 60, 0.05), pair.logs(HEAD)
 
 
 def exits(pair: Processes, rank: int, seconds: float = 6) -> int | None:

@@ -65,11 +65,13 @@ def full_disk(host: Host) -> Iterator[None]:
 @contextlib.contextmanager
 def off(host: Host) -> Iterator[None]:
     """A host without power."""
+    before = pair.status()
     pair.lab("off", host.name)
     try:
         yield
     finally:
         pair.lab("on", host.name)
+    pair.wait_healed(before, 180)
 
 
 @contextlib.contextmanager

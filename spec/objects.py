@@ -263,6 +263,10 @@ OBJECTS: tuple[Object, ...] = (
         "A state file that could not be read, set aside for a person to look at.",
     ),
     Object(
+        f"{VAR}/keeper/stopped", Sort.FILE, Where.HEAD, "root:root", "0600", "keeper", Life.PROGRAM,
+        "There while the pair is stopped on purpose, so that a damaged state does not start it.",
+    ),
+    Object(
         f"{VAR}/generations", Sort.DIRECTORY, Where.HEAD, "root:root", "0755", "keeper", Life.PROGRAM,
         "What was launched, so that it can be launched again.",
     ),

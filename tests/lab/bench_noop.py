@@ -28,25 +28,27 @@ def main(words: Sequence[str]) -> int:
     """Run both alternately; 1 when the deploy was not a no-op or the ratio is over the limit."""
     parser = argparse.ArgumentParser(prog="python -m tests.lab.bench_noop")
     parser.add_argument("--runs", type=int, default=7)
-    runs = parser.parse_args(words).runs
+    parser.add_argument("--data", action="append", default=[], metavar="KNOB=VALUE", help="as the pair was deployed")
+    arguments = parser.parse_args(words)
+    runs, data = arguments.runs, [word for value in arguments.data for word in ("--data", value)]
     if not lifecycle.is_up():
         print("the lab is down: `make lab-up` starts it", file=sys.stderr)
         return 1
-    if pair.dry().plan:
+    if pair.dry(*data).plan:
         print("the pair is not converged: `make demo` makes it so", file=sys.stderr)
         return 1
     EMPTY.write_text('"""Nothing: what a pyinfra run costs by itself."""\n')
-    cases = {"empty": ("-y", "inventory.py", str(EMPTY)), "no-op deploy": ("-y",)}
+    cases = {"empty": ("-y", "inventory.py", str(EMPTY)), "no-op deploy": ("-y", *data)}
     before = pair.containers()
     times: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(runs):
-        for name, arguments in cases.items():
-            run = pair.start_deploy(*arguments).wait()
+        for name, options in cases.items():
+            run = pair.start_deploy(*options).wait()
             if run.code != 0:
                 print(run.text, file=sys.stderr)
                 return 1
             times[name].append(run.seconds)
-    counts = {name: commands(arguments) for name, arguments in cases.items()}
+    counts = {name: commands(options) for name, options in cases.items()}
     if pair.containers() != before:
         print("the containers were replaced: that was no no-op", file=sys.stderr)
         return 1

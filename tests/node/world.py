@@ -271,6 +271,12 @@ class World:
         assert isinstance(results[0], asyncio.CancelledError), results[0]
 
     async def accept(self, engine: str) -> dict[str, Any]:
+        """Hand over as deploy does, once both agents are reached: the keeper would wait for them for longer."""
+        end = agent.boottime() + 1.0
+        while any(seen["state"] == "unknown" for seen in self.keeper.status()["ranks"].values()):
+            if agent.boottime() > end:
+                break
+            await asyncio.sleep(0.01)
         return await self.keeper.request({"op": "accept", "engine": engine})
 
     async def until(self, phase: str, seconds: float = 10.0) -> dict[str, Any]:

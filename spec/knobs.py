@@ -395,7 +395,8 @@ class Knobs(BaseModel):
     """How much NCCL says in the engine's log; INFO names the transport of each channel."""
 
     engine_env: Annotated[tuple[str, ...], Pairs(), Becomes("variables of the engine"), Cost.RESTART] = ()
-    """More variables for the engine, for what has no knob yet; a variable that a knob or the stack sets is refused."""
+    """More variables for the engine, for what has no knob yet; a variable that a knob or the stack sets is refused.
+    Not for secrets: `docker inspect` shows them, and so does the process list while the container is started."""
 
     # The rails
 

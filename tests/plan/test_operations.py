@@ -26,6 +26,7 @@ from pyinfra.context import ctx_config, ctx_host, ctx_inventory, ctx_state
 from checks.pair import Todo
 from facts.node import forget, node_facts, probes
 from facts.values import STATUS
+from operations import units
 from operations.files import install_directories, install_file
 from operations.run import Run, query
 from roles import docker, fabric, image, keeper, node_os, weights
@@ -313,6 +314,22 @@ def started(commands: list[str]) -> str:
     """The one command that starts a transient unit."""
     (found,) = [text for text in commands if "systemd-run" in text]
     return found
+
+
+def test_a_pull_of_other_work_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = bench(fresh)
+    here.units = ["active", "Sparkpair: pull the engine image [00000000]"]
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        here.units = ["inactive"]
+
+    monkeypatch.setattr(units.time, "sleep", wait)
+    done = here.do(image.pull_image)[A]
+    look = [text for text in done if text.startswith("systemctl show --property=ActiveState --value")]
+    start = [number for number, text in enumerate(done) if "systemd-run" in text]
+    assert waits and len(look) >= 2 and start == [2], "looked, waited, looked again, and only then begun"
 
 
 def test_a_unit_that_fails_stops_the_run_with_its_last_lines(caplog: pytest.LogCaptureFixture) -> None:

@@ -138,7 +138,7 @@ def write_table(results: Sequence[Result]) -> None:
         "| --- | --- | --- | ---: | --- | --- | --- |",
     ]
     for result in results:
-        seen = result.seen.replace("|", "\\|").replace("\n", " ")
+        seen = result.seen.replace(f"{settings.CHECKOUT}/", "").replace("|", "\\|").replace("\n", " ")
         outcome = "passed" if result.passed else "**failed**"
         lines.append(
             f"| {result.name} | {result.engine} | {outcome} | {result.seconds:.0f} | {seen} | {result.when} "

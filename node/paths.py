@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from node import content
+from node import content, secret
 
 PROGRAMS = Path("/usr/local/lib/sparkpair")
 PROGRAM = ("/usr/bin/python3", "-sEB", str(PROGRAMS / "main.py"))
@@ -15,6 +15,8 @@ WANTED_RANK = CONFIG / "wanted/rank.json"
 WANTED_SERVICE = CONFIG / "wanted/service.json"
 KEEPER_KEY = CONFIG / "ssh/id_ed25519"
 KEEPER_KNOWN_HOSTS = CONFIG / "ssh/known_hosts"
+SECRETS = Path(secret.DIRECTORY)
+API_KEY = SECRETS / "api-key"
 
 AGENT_SOCKET = RUN / "agent.sock"
 AGENT_LEASE = RUN / "lease.json"
@@ -30,6 +32,9 @@ HISTORY = STATE / "history.jsonl"
 LOGS = STATE / "logs"
 ADMITTED = STATE / "admitted"
 WEIGHTS = STATE / "weights"
+
+WEIGHTS_PORT = 8730
+"""Where a node serves its weights to its peers, on the rails, while a copy runs."""
 
 PEER_USER = "sparkpair"
 ENGINE_SLICE = "sparkpair-engine.slice"

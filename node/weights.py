@@ -26,7 +26,7 @@ READ_BYTES = 8 * 1024 * 1024
 READERS = 4
 """sha256 keeps one core busy at less than the disk gives; more readers than this only take memory from the engine."""
 PROGRESS_SECONDS = 5.0
-RSYNC_PORT = 8730
+RSYNC_PORT = paths.WEIGHTS_PORT
 RSYNC_TIMEOUT_SECONDS = 30
 ROUNDS_WITHOUT_PROGRESS = 20
 RETRY_SECONDS = 3.0

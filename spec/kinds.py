@@ -10,6 +10,7 @@ import json
 import math
 import re
 from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address
 from typing import Literal
 
 Empty = Literal[""]
@@ -300,3 +301,56 @@ class Size(Kind):
     @property
     def allowed(self) -> str:
         return "size such as 32g or 512m"
+
+
+@dataclass(frozen=True)
+class Address(Kind):
+    """An IPv4 address to listen on."""
+
+    def parse(self, value: object) -> str:
+        wanted = "an IPv4 address such as 0.0.0.0 or 127.0.0.1"
+        text = _text(value, wanted)
+        try:
+            address = IPv4Address(text)
+        except AddressValueError:
+            raise Refused(f"must be {wanted}") from None
+        if address.is_multicast or (address.is_reserved and not address.is_unspecified):
+            raise Refused(f"must be {wanted}; nobody can listen on {address}")
+        return str(address)
+
+    @property
+    def allowed(self) -> str:
+        return "IPv4 address"
+
+
+@dataclass(frozen=True)
+class Repository(Kind):
+    """A repository of the Hugging Face hub: owner and name."""
+
+    def parse(self, value: object) -> str:
+        wanted = "a repository such as owner/name"
+        text = _text(value, wanted)
+        part = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+        if len(text) > 128 or not re.fullmatch(f"{part}/{part}", text) or ".." in text or "--" in text:
+            raise Refused(f"must be {wanted}")
+        return text
+
+    @property
+    def allowed(self) -> str:
+        return "owner/name"
+
+
+@dataclass(frozen=True)
+class Commit(Kind):
+    """A commit, whole: a branch or a tag moves."""
+
+    def parse(self, value: object) -> str:
+        wanted = "a commit of 40 hex digits; a branch or a tag can move"
+        text = _text(value, wanted)
+        if not re.fullmatch(r"[0-9a-f]{40}", text):
+            raise Refused(f"must be {wanted}")
+        return text
+
+    @property
+    def allowed(self) -> str:
+        return "40 hex digits"

@@ -19,6 +19,8 @@ from pydantic_core import PydanticCustomError
 
 from spec.kinds import (
     EMPTY,
+    Address,
+    Commit,
     Empty,
     Image,
     Kind,
@@ -28,6 +30,7 @@ from spec.kinds import (
     OneOf,
     Pairs,
     Refused,
+    Repository,
     Size,
     Switch,
     Whole,
@@ -39,6 +42,8 @@ from spec.kinds import (
 __all__ = [
     "EMPTY",
     "KNOBS",
+    "PRESETS",
+    "RELEASES",
     "SECTIONS",
     "STACKS",
     "Becomes",
@@ -112,6 +117,20 @@ class Kit:
 
 STACKS = ("vllm-exl3", "vllm")
 
+PRESETS = (
+    "default",
+    "responsive-chat",
+    "more-context",
+    "long-documents",
+    "many-agents",
+    "unquantized-kv",
+    "mtp-fallback",
+)
+"""Names only; what each holds, gives and takes is said in spec/presets.py."""
+
+RELEASES = ("v1", "v2", "v2.1", "v2.2", "v2.3")
+"""Releases of the reference kit's image, oldest first."""
+
 
 class Knobs(BaseModel):
     """The operator's settings as stated: flat, plain values."""
@@ -124,9 +143,19 @@ class Knobs(BaseModel):
     """Engine, checkpoint and drafter as one proven whole. `vllm-exl3` is GLM 5.3 Flash at 4 bit as the reference kit
     v2.3-tier1 serves it; `vllm` is upstream vLLM with any model directory."""
 
+    preset: Annotated[str | None, OneOf(PRESETS), Only("vllm-exl3"), Cost.RESTART, Becomes("other knobs")] = None
+    """A named bundle of settings (docs/presets.md). What is stated beside it wins over what is in it, and what is in it
+    over the stack's defaults."""
+
     image: Annotated[str | None, Image(), Cost.STAGING, Kit("IMAGE"), Becomes("the image of both ranks")] = None
     """By digest, because a tag can be pushed again: the reference kit v2.3-tier1 pins a tag, and its rollback then
     returns to a name and not to the bits that worked."""
+
+    image_release: Annotated[
+        str | None, OneOf(RELEASES), Only("vllm-exl3"), Cost.NOTHING, Kit("KIT_VERSION"), Becomes("cross rules")
+    ] = None
+    """Which release of the reference kit a stated image is, since a digest does not say: older ones refuse knobs that
+    newer ones know. Unset: what the digest is known as."""
 
     weights_path: Annotated[
         str | None, NodePath(), Scope.NODE, Cost.STAGING, Kit("MODEL_HOST_PATH"), Becomes("a mount, read-only")
@@ -134,10 +163,47 @@ class Knobs(BaseModel):
     """Directory of the checkpoint, flat: the loader of the reference stack does not follow the link tree of a
     Hugging Face cache. `~/` is the home on each node, which may differ between the nodes."""
 
+    weights_repository: Annotated[
+        str | None, Repository(), Cost.NOTHING, Kit("EXL3_REPO"), Becomes("the fetch command that preflight names")
+    ] = None
+    """Where weights_path comes from. Sparkpair downloads nothing yet: a deploy that finds the directory on no node
+    names the command that fetches it, and copies it to the other node over the rails. The reference kit v2.3-tier1
+    downloads whatever the repository holds that day."""
+
+    weights_repository_fallback: Annotated[
+        str | Empty | None,
+        Repository(),
+        Cost.NOTHING,
+        Kit("EXL3_REPO_FALLBACK"),
+        Becomes("the fetch command that preflight names"),
+    ] = None
+    """A second source of the same checkpoint. Empty: none. The reference kit v2.3-tier1 reads it, yet reports it as
+    unknown in its own `.env`."""
+
     drafter_path: Annotated[
         str | Empty | None, NodePath(), Scope.NODE, Cost.STAGING, Kit("DFLASH_DIR"), Becomes("a mount, read-only")
     ] = None
     """Directory of the draft model; mounted only while speculation needs it."""
+
+    drafter_repository: Annotated[
+        str | None,
+        Repository(),
+        Cost.NOTHING,
+        Kit("DFLASH_REPO"),
+        Becomes("the fetch command that preflight names, and a check of drafter_path"),
+    ] = None
+    """Where drafter_path comes from. The 8-bit copy holds an `hf_quant_config.json` and the 16-bit original does not,
+    so a directory of the other format is told. CC BY-NC-ND 4.0: fetched from its source, never passed on."""
+
+    drafter_revision: Annotated[
+        str | Empty | None,
+        Commit(),
+        Cost.NOTHING,
+        Kit("DFLASH_REVISION"),
+        Becomes("the fetch command that preflight names"),
+    ] = None
+    """Commit of drafter_repository. Empty: its newest. Unset: the commit that the reference kit v2.3-tier1 pins for its
+    default repository, and the newest of any other."""
 
     cache_path: Annotated[
         str | None, NodePath(), Scope.NODE, Cost.RESTART, Kit("CACHE_HOST_PATH"), Becomes("mounts for compiled kernels")
@@ -165,8 +231,19 @@ class Knobs(BaseModel):
     """The model name that clients ask for; a request for another one is answered 404. Unset with stack `vllm`: the name
     of the weights' directory on the head."""
 
+    api_bind: Annotated[str, Address(), Flag("--host"), Cost.RESTART] = "0.0.0.0"
+    """Address on which the head serves the API: every one of its own (0.0.0.0, as the reference kit v2.3-tier1 does,
+    which asks nobody who they are), 127.0.0.1, or one of the head's own. See require_api_key."""
+
     api_port: Annotated[int, Whole(1024, 65535), Flag("--port"), Cost.RESTART, Kit("PORT")] = 8000
-    """TCP port of the API on the head, on every address (0.0.0.0, as the reference kit v2.3-tier1 does)."""
+    """TCP port of the API on the head."""
+
+    require_api_key: Annotated[
+        bool, Switch(), Becomes("VLLM_API_KEY of the head's rank, from a file"), Cost.RESTART
+    ] = False
+    """Requests to /v1 need `Authorization: Bearer <key>`. The key is in a file of root's alone on the head, made there
+    by the deploy if it is missing, and reaches the engine through its environment: `sudo cat
+    /etc/sparkpair/secrets/api-key` shows it. The reference kit v2.3-tier1 has no such thing."""
 
     trust_remote_code: Annotated[bool | None, Switch(), Flag("--trust-remote-code"), Cost.RESTART] = None
     """Lets Python code in the checkpoint directory run inside the engine."""
@@ -330,6 +407,10 @@ class Knobs(BaseModel):
     reasoning_parser: Annotated[str | Empty | None, Name(), Flag("--reasoning-parser"), Cost.RESTART] = None
     """How reasoning is told from the answer; without it both arrive in `content`."""
 
+    chat_template: Annotated[str | Empty | None, Name(), Flag("--chat-template"), Cost.RESTART] = None
+    """A chat template that lies in the weights' directory, by its file name; it must be there on every node. Empty or
+    unset: the checkpoint's own."""
+
     enable_thinking: Annotated[
         bool | Empty | None, Switch(), Becomes("--default-chat-template-kwargs"), Cost.RESTART
     ] = None
@@ -380,6 +461,56 @@ class Knobs(BaseModel):
     ] = None
     """Needed by kv_cache_dtype nvfp4_ds_mla: the engine refuses to start without it (reference kit v2.3-tier1)."""
 
+    exl3_standard_fused: Annotated[
+        bool | Empty | None,
+        Switch(),
+        Env("VLLM_EXL3_STANDARD_FUSED"),
+        Only("vllm-exl3"),
+        Cost.RESTART,
+        Kit("VLLM_EXL3_STANDARD_FUSED"),
+    ] = None
+    """Fused kernels for the 4-bit weights; off is for debugging, at about 6 tokens per second (reference kit
+    v2.3-tier1)."""
+
+    disabled_kernels: Annotated[
+        str | Empty | None,
+        Name(r"[A-Za-z0-9][A-Za-z0-9._,-]*", "names of kernels, with commas between them"),
+        Env("VLLM_DISABLED_KERNELS"),
+        Cost.RESTART,
+        Kit("VLLM_DISABLED_KERNELS"),
+    ] = None
+    """Kernels that the engine must not choose, for comparing (reference kit v2.3-tier1)."""
+
+    dflash_kv_ring: Annotated[
+        bool | Empty | None,
+        Switch(),
+        Env("VLLM_DFLASH_KV_RING"),
+        Only("vllm-exl3"),
+        Cost.RESTART,
+        Kit("VLLM_DFLASH_KV_RING"),
+    ] = None
+    """The drafter's own small ring of KV memory; off, it pages like the model's. The engine has it on; the reference
+    kit v2.3-tier1 cannot carry the variable to a node."""
+
+    server_dev_mode: Annotated[
+        bool | Empty | None, Switch(), Env("VLLM_SERVER_DEV_MODE"), Cost.RESTART, Kit("VLLM_SERVER_DEV_MODE")
+    ] = None
+    """Opens the engine's administration endpoints to whoever reaches the API, so it is refused on a bind that others
+    reach (reference kit v2.3-tier1 opens them on 0.0.0.0)."""
+
+    engine_ready_timeout_seconds: Annotated[
+        int | Empty | None, Whole(60, 86400), Env("VLLM_ENGINE_READY_TIMEOUT_S"), Cost.RESTART
+    ] = None
+    """How long the engine's front waits for its ranks at a start. The keeper's ready_timeout_seconds is longer, so that
+    the engine itself says what it waited for. Upstream's 600 was too short for a second start
+    (field reports on GB10: 3600 helped)."""
+
+    nccl_ib_gid_index: Annotated[
+        int | None, Whole(0, 255), Scope.NODE, Becomes("NCCL_IB_GID_INDEX"), Cost.RESTART, Kit("NCCL_GID_INDEX")
+    ] = None
+    """Row of the HCA's GID table. Leave it out: the row that holds the rail's address as RoCE v2 is looked up at every
+    start, because it moves when a link comes back (3 to 4 was seen). State it only where the table is wrong."""
+
     nccl_channels: Annotated[
         int | Empty | None,
         Whole(1, 32),
@@ -402,6 +533,21 @@ class Knobs(BaseModel):
 
     rail_mtu: Annotated[int, Whole(1280, 9000), Becomes("mtu of each rail"), Cost.FABRIC] = 9000
     """MTU of the rails. RoCE's own MTU is the largest of 1024, 2048 and 4096 that fits below it: 1500 leaves 1024."""
+
+    # Memory
+
+    memory_used_max_gb: Annotated[
+        int | None, Whole(0, 128), Becomes("preflight"), Cost.NOTHING, Kit("MEM_USED_MAX_GB")
+    ] = None
+    """GB in use on a node (as `free` counts it: total less available) above which a deploy refuses to start an engine
+    there; 0 turns it off. While a rank of ours runs there it is not judged. The budgets of the reference kit v2.3-tier1
+    were proven on nodes with less than 6."""
+
+    opinion_memory_mib: Annotated[int, Whole(256, 8192), Becomes("the memory limit of a container"), Cost.NOTHING] = (
+        1536
+    )
+    """Most that the throwaway container may take in which the staged engine reads changed arguments before the pair is
+    restarted with them. A node that has not that much to spare is not asked, and the plan says so."""
 
     # Proof that it answers
 
@@ -444,9 +590,10 @@ class Knobs(BaseModel):
     that is pulled and put back, which the engine survives, and for the keeper to try every way to the node, at up to
     7 seconds each."""
 
-    ready_timeout_seconds: Annotated[int, Whole(10, 86400), Becomes("the keeper"), Cost.SERVICE] = 1800
-    """How long a start may take until the API answers (reference kit v2.3-tier1: 1800; a start takes about 4
-    minutes)."""
+    ready_timeout_seconds: Annotated[int, Whole(10, 86400), Becomes("the keeper"), Cost.SERVICE] = 3900
+    """How long a start may take until the API answers; about 4 minutes is usual on the reference stack. Longer than the
+    engine's own 3600, so that the engine says what it waited for; the reference kit v2.3-tier1 gives up at 1800, before
+    its engine does. A rank that dies ends the wait at once."""
 
     stop_grace_seconds: Annotated[int, Whole(0, 600), Becomes("the keeper"), Cost.SERVICE] = 20
     """From the polite signal to the end of the whole cgroup. A worker of upstream vLLM 0.32 needed 13 seconds."""
@@ -556,6 +703,7 @@ SECTIONS: dict[str, str] = {
     "served_model_name": "Flags of the engine",
     "use_b12x_fp8_gemm": "Variables of the engine",
     "rail_mtu": "The rails",
+    "memory_used_max_gb": "Memory",
     "smoke_prompt": "Proof that it answers",
     "watch_interval_seconds": "The keeper",
 }

@@ -20,8 +20,9 @@ from pyinfra.api.host import Host
 from pyinfra.api.inventory import Inventory
 from pyinfra.connectors.base import BaseConnector
 
-from spec.cluster import Position, Rail, Settings, StatedNode, broken_rules
+from spec.cluster import Position, Rail, Settings, StatedNode
 from spec.knobs import KNOBS, Knobs, Refused, Scope, shown
+from spec.rules import refusals as broken_rules
 
 POSITIONS: tuple[Position, ...] = ("head", "worker")
 NODE_DATA = ("rails", "management_address")

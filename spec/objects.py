@@ -31,6 +31,7 @@ AUTHORIZED_KEYS = f"{PEER_HOME}/.ssh/authorized_keys"
 KEY_FILE = f"{ETC}/ssh/id_ed25519"
 KNOWN_HOSTS = f"{ETC}/ssh/known_hosts"
 KEY_COMMENT = "sparkpair keeper"
+WEIGHTS_PORT = paths.WEIGHTS_PORT
 
 
 class Where(Enum):
@@ -163,7 +164,8 @@ OBJECTS: tuple[Object, ...] = (
     ),
     Object(
         "sparkpair-weights-serve.service", Sort.TRANSIENT, Where.EVERY, "root", "", "roles/weights", Life.WORK,
-        "Serves the directories read-only to the peers on the rails (rsync daemon, TCP 8730) while a copy runs.",
+        "Serves the directories read-only to the peers on the rails (rsync daemon, "
+        f"TCP {WEIGHTS_PORT}) while a copy runs.",
         "systemd-run",
     ),
     Object(

@@ -44,6 +44,7 @@ def _node(settings: Settings, stated: StatedNode, facts: NodeFacts) -> Node:
         weights_path=path("weights_path"),
         drafter_path=path("drafter_path") or None,
         cache_path=path("cache_path"),
+        nccl_ib_gid_index=settings.gid_index(stated),
     )
 
 

@@ -31,7 +31,7 @@ class Room:
 
 _VERB = Room(("spec.load", "spec.resolve", "operations", "roles", "facts", "checks", "benchmarks"), ("pyinfra",))
 # Whoever may use the cluster may name the types that its fields have.
-_CLUSTER = ("spec.cluster", "spec.capacity", "spec.stacks", "spec.knobs")
+_CLUSTER = ("spec.cluster", "spec.capacity", "spec.stacks", "spec.knobs", "spec.presets")
 
 # The longest prefix that fits a module holds. What stands here is docs/decisions/0001 and the table of rooms in
 # docs/index.md; the standard library is open to all.
@@ -50,13 +50,15 @@ ROOMS: dict[str, Room] = {
     "spec.presets": Room(("spec.knobs",), ("pydantic",)),
     "spec.stacks": Room(("spec.knobs", "spec.stacks"), ("pydantic",)),
     "spec.cluster": Room(("spec.knobs", "spec.presets", "spec.stacks"), ("pydantic",)),
-    "spec.capacity": Room(("spec.cluster",)),
+    "spec.capacity": Room(("spec.cluster", "spec.knobs")),
+    # The port of the copies is said where it is opened; what a pool holds is judged as every other rule is.
+    "spec.rules": Room((*_CLUSTER, "spec.presets", "spec.objects", "spec.rules")),
     "spec.resolve": Room(_CLUSTER),
     # The engine hash is defined once, where the keeper computes it: node.wire.
     "spec.render": Room((*_CLUSTER, "spec.objects", "node.wire"), ("jinja2",)),
     # The programs say once where they look; what else is said of those places is said here.
     "spec.objects": Room(("node.paths",)),
-    "spec.load": Room((*_CLUSTER, "spec.knobs", "spec.presets"), ("pyinfra", "pydantic")),
+    "spec.load": Room((*_CLUSTER, "spec.presets", "spec.rules"), ("pyinfra", "pydantic")),
     "spec.docs": Room(("spec",), ("pydantic",)),
     "facts": Room(("facts", "node"), ("pyinfra",)),
     # The one client of the served API: what an application would use.

@@ -28,7 +28,7 @@ def nccl_env(seat: Seat) -> tuple[tuple[str, str | GidIndex], ...]:
         ("NCCL_NET", "IB"),
         ("NCCL_IB_DISABLE", "0"),
         ("NCCL_IB_HCA", seat.hca),
-        ("NCCL_IB_GID_INDEX", GidIndex(seat.hca, seat.address)),
+        ("NCCL_IB_GID_INDEX", GidIndex(seat.hca, seat.address) if seat.gid_index is None else str(seat.gid_index)),
         ("NCCL_IB_ROCE_VERSION_NUM", "2"),
         ("NCCL_IB_ADDR_FAMILY", "AF_INET"),
         ("NCCL_IB_ADDR_RANGE", str(seat.network)),
@@ -57,11 +57,6 @@ def rendezvous(knobs: Knobs, seat: Seat) -> Groups:
     return groups if seat.rank == 0 else (*groups, ("--headless",))
 
 
-def endpoint(knobs: Knobs) -> Groups:
-    """Where the API listens."""
-    return (("--host", "0.0.0.0"), ("--port", str(knobs.api_port)))
-
-
 def tensor_parallel(knobs: Knobs, seat: Seat) -> Groups:
     """One rank per node, unless stated."""
     return (("--tensor-parallel-size", str(knobs.tensor_parallel_size or seat.ranks)),)
@@ -85,6 +80,11 @@ def speculation(knobs: Knobs, drafter: str | None, tokens: Mapping[str, int]) ->
         config["model"] = drafter
     config["num_speculative_tokens"] = knobs.speculative_tokens or tokens[method]
     return (("--speculative-config", compact_json(config)),)
+
+
+def chat_template(knobs: Knobs, model: str) -> Groups:
+    """A template beside the checkpoint, as the container sees it."""
+    return (("--chat-template", f"{model}/{knobs.chat_template}"),) if knobs.chat_template else ()
 
 
 def thinking(knobs: Knobs) -> Groups:

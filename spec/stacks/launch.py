@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
+from types import MappingProxyType
 from typing import Literal
 
 from spec.knobs import KNOBS, Knob, Knobs
@@ -39,6 +40,8 @@ class Seat:
     cache_path: str
     model_directory: str
     """Last part of the weights' path on the head: what a model is called that was given no name."""
+    gid_index: int | None = None
+    """Row of the HCA's table as the operator states it; None: looked up at every start."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,10 @@ class Stack:
     title: str
     image: str | None
     defaults: Mapping[str, object]
+    releases: Mapping[str, str]
+    """Which release an image is, by its digest."""
+    revisions: Mapping[str, str]
+    """The commit of a repository that was proven, by the repository."""
     launch: Callable[[Knobs, Seat], Launch]
     served_name: Callable[[Knobs, Seat], str]
     speculative_tokens: Mapping[str, int]
@@ -73,13 +80,11 @@ class Stack:
     ready_path: str
     metrics_path: str
 
-    def effective(self, stated: Knobs) -> Knobs:
-        """The knobs with this stack's defaults in place of what is unset."""
-        filled = {
-            name: self.defaults[name]
-            for name in Knobs.model_fields
-            if getattr(stated, name) is None and name in self.defaults
-        }
+    def effective(self, stated: Knobs, preset: Mapping[str, object] = MappingProxyType({})) -> Knobs:
+        """The knobs, with the preset's values in place of what is unset, and this stack's defaults in place of the
+        rest."""
+        known = {**self.defaults, **preset}
+        filled = {name: known[name] for name in Knobs.model_fields if getattr(stated, name) is None and name in known}
         return Knobs.model_validate({**stated.model_dump(), **filled})
 
     @property

@@ -14,6 +14,7 @@ DEFAULTS: dict[str, object] = {
     "shm_size": "32g",
     "nccl_channels": 8,
     "nccl_debug": "WARN",
+    "memory_used_max_gb": 0,
     # Nothing is assumed of the model, so any text will do for an answer.
     "smoke_expected": "",
     "canary_expected": "",
@@ -64,10 +65,10 @@ def _command(knobs: Knobs, seat: Seat, model: str, drafter: str | None) -> Group
         knobs,
         place={
             "served_model_name": lambda: (("--served-model-name", served_name(knobs, seat)),),
-            "api_port": lambda: common.endpoint(knobs),
             "tensor_parallel_size": lambda: common.tensor_parallel(knobs, seat),
             "speculative_method": lambda: common.speculation(knobs, DRAFTER if drafter else None, {}),
             "tool_call_parser": lambda: common.tool_calls(knobs),
+            "chat_template": lambda: common.chat_template(knobs, model),
             "enable_thinking": lambda: common.thinking(knobs),
         },
         spelling={},
@@ -80,6 +81,8 @@ STACK = Stack(
     title="upstream vLLM, any model directory",
     image=None,
     defaults=DEFAULTS,
+    releases={},
+    revisions={},
     launch=launch,
     served_name=served_name,
     speculative_tokens={},

@@ -13,6 +13,9 @@ DEFAULTS: dict[str, object] = {
     "image": "ghcr.io/entrpi/glm-5.3-flash-exl3-2x-spark"
     "@sha256:44b2dbafe8d81d6c7019a346480b49b23c1a0bef99c9b1d0db6e7ccc926921ca",
     "weights_path": "~/models/glm53-exl3",
+    "weights_repository": "brandonmusic/GLM-5.3-Flash-tr3-4bpw",
+    "weights_repository_fallback": "Mia-AiLab/GLM-5.3-Flash-EXL3-TR3-4bpw",
+    "drafter_repository": "local-inference-lab/GLM-5.3-Flash-DFlash2-MXFP8",
     "drafter_path": "~/models/glm53-dflash2-mxfp8",
     "cache_path": "~/glm53-vllm-cache",
     "container_name": "vllm_glm53",
@@ -41,6 +44,8 @@ DEFAULTS: dict[str, object] = {
     "dflash_fp8_draft_head": True,
     "nccl_channels": 8,
     "nccl_debug": "WARN",
+    "engine_ready_timeout_seconds": 3600,
+    "memory_used_max_gb": 6,
     "smoke_expected": "391",
     "canary_expected": "391",
 }
@@ -81,7 +86,6 @@ def launch(knobs: Knobs, seat: Seat) -> Launch:
             ("HF_HOME", "/cache/huggingface"),
             ("HF_HUB_OFFLINE", "1"),
             ("TRANSFORMERS_OFFLINE", "1"),
-            ("VLLM_ENGINE_READY_TIMEOUT_S", "3600"),
             ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
             ("TORCH_CUDA_ARCH_LIST", "12.1a"),
             ("FLASHINFER_CUDA_ARCH_LIST", "12.1a"),
@@ -98,10 +102,10 @@ def _command(knobs: Knobs, seat: Seat, drafter: str | None) -> Groups:
     flags = flag_groups(
         knobs,
         place={
-            "api_port": lambda: common.endpoint(knobs),
             "tensor_parallel_size": lambda: common.tensor_parallel(knobs, seat),
             "speculative_method": lambda: common.speculation(knobs, DRAFTER if drafter else None, SPECULATIVE_TOKENS),
             "tool_call_parser": lambda: common.tool_calls(knobs),
+            "chat_template": lambda: common.chat_template(knobs, MODEL),
             "enable_thinking": lambda: common.thinking(knobs),
         },
         spelling=SPELLING,
@@ -114,6 +118,8 @@ STACK = Stack(
     title="GLM 5.3 Flash EXL3 with DFlash, the reference kit's launch",
     image=str(DEFAULTS["image"]),
     defaults=DEFAULTS,
+    revisions={str(DEFAULTS["drafter_repository"]): "62f758c0a0e19b9cb76fc098c911b8ed76daff5b"},
+    releases={str(DEFAULTS["image"]).partition("@")[2]: "v2.3"},
     launch=launch,
     served_name=lambda knobs, seat: str(knobs.served_model_name),
     speculative_tokens=SPECULATIVE_TOKENS,

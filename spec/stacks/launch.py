@@ -76,6 +76,12 @@ class Stack:
     """How many tokens each method proposes when the operator does not say; a method that is not here must be told."""
     needs_drafter: frozenset[str]
     """Methods that read a drafter's directory."""
+    spelling: Mapping[str, str]
+    """What this engine calls a flag, where that is not the knob's own word for it."""
+    published_start_seconds: float | None
+    """From a start to the API, as the stack's project publishes it; None where nothing is published."""
+    published_start_source: str
+    """Who says so; empty where nothing is published."""
     start_order: Literal["workers-first", "head-first"]
     ready_path: str
     metrics_path: str

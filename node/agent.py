@@ -14,12 +14,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from node import gids, paths, wire
+from node import gids, paths, secret, wire
 from node.docker import Container, Docker, DockerError
 from node.journal import log
 from node.lines import listen
@@ -65,6 +65,8 @@ class Places:
     cgroups: tuple[Path, ...] = paths.ENGINE_CGROUPS
     infiniband: Path = gids.SYSFS
     net: Path = Path("/sys/class/net")
+    secrets: Path = paths.SECRETS
+    machine_id: Path = Path(secret.MACHINE_ID)
 
 
 class Refused(Exception):
@@ -104,7 +106,7 @@ class Agent:
             if operation is None:
                 raise Refused(f"unknown request {message.get('op')!r}; keeper and agent are of different releases")
             answer = {"ok": True, **await operation(message)}
-        except (Refused, DockerError, wire.WireError, gids.GidError, OSError) as error:
+        except (Refused, DockerError, wire.WireError, gids.GidError, secret.SecretError, OSError) as error:
             answer = {"ok": False, "error": str(error)}
         return {"id": message.get("id"), "epoch": self._lease.epoch, **answer}
 
@@ -217,7 +219,10 @@ class Agent:
                 raise
             raise Refused(f"image {spec.image} is not here; run deploy.py, whose image role pulls it") from None
         self._admit_text(text)
-        return {"text": text, "identities": [self._identity(path) for path in spec.content], "image": image}
+        identities = [self._identity(path) for path in spec.content]
+        for _, path in spec.secrets:
+            identities.append(await in_thread(secret.identity, self._secret(path), str(self._places.machine_id)))
+        return {"text": text, "identities": identities, "image": image}
 
     async def _start(self, message: dict[str, Any]) -> dict[str, Any]:
         self._admit(message)
@@ -266,7 +271,8 @@ class Agent:
             }
             await in_thread(self._docker.image, spec.image)  # `docker run` would pull it, unasked
             self._refuse_foreign(spec.name)
-            code, output = await _run(wire.docker_run(spec, engine, epoch, index), RUN_TIMEOUT_SECONDS)
+            values = {name: self._secret(path) for name, path in spec.secrets}
+            code, output = await _run(wire.docker_run(spec, engine, epoch, index), RUN_TIMEOUT_SECONDS, values)
             if code != 0:
                 raise Refused(f"docker run exited {code}: {output.strip()[-600:]}")
             log(f"rank {spec.rank} of {engine[:12]} started")
@@ -402,6 +408,9 @@ class Agent:
             raise Refused(f"{path} is missing: {directory} was never verified; run deploy.py")
         return str(data["identity"])
 
+    def _secret(self, path: str) -> str:
+        return secret.read(str(self._places.secrets / Path(path).name))
+
     def _carrier(self, netdev: str) -> bool:
         try:
             return (self._places.net / netdev / "carrier").read_text().strip() == "1"
@@ -456,9 +465,11 @@ async def _after(former: asyncio.Task[None] | None, work: Any) -> None:
     await work
 
 
-async def _run(argv: list[str], timeout: float) -> tuple[int, str]:
+async def _run(argv: list[str], timeout: float, variables: Mapping[str, str]) -> tuple[int, str]:
+    """Run a program with more variables in its environment, and what it printed."""
+    environment = {**os.environ, **variables} if variables else None
     process = await asyncio.create_subprocess_exec(
-        *argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        *argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
     )
     try:
         output, _ = await asyncio.wait_for(process.communicate(), timeout)

@@ -6,11 +6,13 @@ import asyncio
 import http.client
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from node import secret
 from node.decide import Canary
+from node.journal import log
 from node.threads import in_thread
 
 HTTP_SECONDS = 5.0
@@ -36,6 +38,8 @@ class Api:
     ready_path: str = "/health"
     metrics_path: str = "/metrics"
     host: str = "127.0.0.1"
+    key_file: str = ""
+    """Where the key is that the engine asks for; "" where it asks for none."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class EngineProbe:
         self._at = float("-inf")
         self._healthy: bool | None = None
         self._metrics: dict[str, float] | None = None
+        self._proven = ""
         self.canary: Canary | None = None
 
     def use(self, api: Api, canary: CanarySettings) -> None:
@@ -91,6 +96,7 @@ class EngineProbe:
                 task.cancel()
         self._asking = self._canary = None
         self._healthy = self._metrics = self.canary = None
+        self._proven = ""
 
     @property
     def healthy(self) -> bool | None:
@@ -139,6 +145,8 @@ class EngineProbe:
         try:
             status, body = await asyncio.wait_for(in_thread(self._post), self._settings.timeout_seconds + HTTP_SECONDS)
             self.canary = self._judge(status, body)
+        except secret.SecretError as error:
+            self.canary = Canary("failed", str(error))
         except (OSError, http.client.HTTPException, asyncio.TimeoutError) as error:
             limit = self._settings.timeout_seconds
             slow = isinstance(error, (TimeoutError, asyncio.TimeoutError))
@@ -146,6 +154,8 @@ class EngineProbe:
 
     def _judge(self, status: int, body: bytes) -> Canary:
         text = body.decode(errors="replace")
+        if status == 401:
+            return Canary("failed", self._locked_out())
         if status != 200:
             return Canary("failed", f"HTTP {status}: {text[:200]}")
         try:
@@ -156,6 +166,11 @@ class EngineProbe:
         if self._settings.expect not in content or not content.strip():
             return Canary("failed", f"answered {content[:120]!r}, wanted {self._settings.expect!r} in it")
         return Canary("ok")
+
+    def _locked_out(self) -> str:
+        if not self._api.key_file:
+            return "the engine asks for a key, and is to ask for none (HTTP 401)"
+        return f"the engine asks for another key than {self._api.key_file} holds (HTTP 401)"
 
     def _get(self, path: str) -> tuple[int, bytes]:
         return self._request("GET", path, None, HTTP_SECONDS)
@@ -169,11 +184,28 @@ class EngineProbe:
             "user": "sparkpair-canary",
             "chat_template_kwargs": {"enable_thinking": False},
         }
-        return self._request("POST", "/v1/chat/completions", json.dumps(body), self._settings.timeout_seconds)
+        if not self._api.key_file:
+            return self._complete(body, "")
+        key = secret.read(self._api.key_file)
+        status, answer = self._complete(body, key)
+        if status == 401 and self._proven not in ("", key):
+            # The engine asks for the key of its start until it is restarted: that a new one lies ready is no fault.
+            status, answer = self._complete(body, self._proven)
+            if status != 401:
+                log(f"{self._api.key_file} was changed; the engine takes the new key when deploy.py restarts it")
+        elif status == 200:
+            self._proven = key
+        return status, answer
 
-    def _request(self, method: str, path: str, body: str | None, timeout: float) -> tuple[int, bytes]:
+    def _complete(self, body: Mapping[str, object], key: str) -> tuple[int, bytes]:
+        timeout = self._settings.timeout_seconds
+        return self._request("POST", "/v1/chat/completions", json.dumps(body), timeout, key)
+
+    def _request(self, method: str, path: str, body: str | None, timeout: float, key: str = "") -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(self._api.host, self._api.port, timeout=timeout)
         headers = {"Content-Type": "application/json", "X-Request-Id": "sparkpair-canary"} if body else {}
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
         try:
             connection.request(method, path, body, headers)
             response = connection.getresponse()

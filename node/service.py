@@ -76,7 +76,15 @@ def parse(text: str) -> Service:
     api, canary = data["api"], data["canary"]
     return Service(
         nodes=nodes,
-        api=Api(int(api["port"]), str(api["model"]), str(api["ready_path"]), str(api["metrics_path"])),
+        api=Api(
+            int(api["port"]),
+            str(api["model"]),
+            str(api["ready_path"]),
+            str(api["metrics_path"]),
+            # Generations of earlier releases were accepted with texts that have neither.
+            str(api.get("address", "127.0.0.1")),
+            str(api.get("key_file", "")),
+        ),
         canary=CanarySettings(
             str(canary["prompt"]), str(canary["expect"]), int(canary["max_tokens"]), float(canary["timeout_seconds"])
         ),

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from node import secret
 
 MAX_LINE = 4 * 1024 * 1024
 """Bytes in one message, bounded because a line is held in memory on a node that serves."""
@@ -32,6 +35,13 @@ class GidIndex:
 
 
 @dataclass(frozen=True)
+class Secret:
+    """A value that stands in a file of root's alone on the node, read at every start and written nowhere else."""
+
+    path: str
+
+
+@dataclass(frozen=True)
 class RankSpec:
     """One rank's launch as the operator wants it: the parsed `/etc/sparkpair/wanted/rank.json`."""
 
@@ -42,8 +52,13 @@ class RankSpec:
     container: tuple[tuple[str, ...], ...]
     mounts: tuple[tuple[str, str, str], ...]
     directories: tuple[str, ...]
-    env: tuple[tuple[str, str | GidIndex], ...]
+    env: tuple[tuple[str, str | GidIndex | Secret], ...]
     command: tuple[tuple[str, ...], ...]
+
+    @property
+    def secrets(self) -> tuple[tuple[str, str], ...]:
+        """The variables whose values are secrets, and the files that hold them."""
+        return tuple((name, stated.path) for name, stated in self.env if isinstance(stated, Secret))
 
 
 def parse_rank(text: str) -> RankSpec:
@@ -71,7 +86,8 @@ def parse_rank(text: str) -> RankSpec:
 
 
 def docker_run(spec: RankSpec, engine: str, epoch: int, gid_index: Mapping[GidIndex, int]) -> list[str]:
-    """The `docker run` of one rank. Ours are the three labels; the rest is the rank file, in its order."""
+    """The `docker run` of one rank. Ours are the three labels; the rest is the rank file, in its order. A secret is
+    only named: the client takes its value from its own environment, which nobody but root can read."""
     labels = {LABEL_ENGINE: engine, LABEL_RANK: str(spec.rank), LABEL_EPOCH: str(epoch)}
     argv = ["docker", "run", "-d", "--name", spec.name]
     argv += [word for group in spec.container for word in group]
@@ -80,13 +96,16 @@ def docker_run(spec: RankSpec, engine: str, epoch: int, gid_index: Mapping[GidIn
     for source, target, mode in spec.mounts:
         argv += ["-v", f"{source}:{target}:{mode}" if mode else f"{source}:{target}"]
     for name, stated in spec.env:
-        argv += ["-e", f"{name}={gid_index[stated] if isinstance(stated, GidIndex) else stated}"]
+        if isinstance(stated, Secret):
+            argv += ["-e", name]
+        else:
+            argv += ["-e", f"{name}={gid_index[stated] if isinstance(stated, GidIndex) else stated}"]
     return [*argv, spec.image, *(word for group in spec.command for word in group)]
 
 
 def engine_hash(ranks: Sequence[tuple[str, Sequence[str]]]) -> str:
-    """Identity of what the running ranks depend on: each rank's text and the manifest identities of its content
-    directories, in rank order. 64 hex digits."""
+    """Identity of what the running ranks depend on: each rank's text, with the manifest identities of its content
+    directories and then the identities of its secrets, in rank order. 64 hex digits."""
     canonical = json.dumps([[text, list(identities)] for text, identities in ranks], separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -206,7 +225,7 @@ def _mount(item: Any) -> tuple[str, str, str]:
     return (item[0], item[1], item[2] if len(item) == 3 else "")
 
 
-def _env(item: Any) -> tuple[str, str | GidIndex]:
+def _env(item: Any) -> tuple[str, str | GidIndex | Secret]:
     if isinstance(item, list) and len(item) == 2 and isinstance(item[0], str):
         name, value = item
         if isinstance(value, str):
@@ -214,4 +233,15 @@ def _env(item: Any) -> tuple[str, str | GidIndex]:
         if isinstance(value, dict) and set(value) == {"gid_index"}:
             wanted = value["gid_index"]
             return (name, GidIndex(hca=str(wanted["hca"]), address=str(wanted["address"])))
+        if isinstance(value, dict) and set(value) == {"secret"}:
+            return (name, _secret(name, value["secret"]))
     raise ValueError(f"env has {item!r}, wanted [name, value]")
+
+
+def _secret(name: str, path: Any) -> Secret:
+    # The name goes into the environment of the docker client, which reads some itself; the engine's own are enough.
+    if not re.fullmatch("VLLM_[A-Z0-9_]+", name):
+        raise ValueError(f"env has {name!r} for a secret, wanted a variable VLLM_...")
+    if not isinstance(path, str) or not secret.is_place(path):
+        raise ValueError(f"env has {path!r} for {name}, wanted a file in {secret.DIRECTORY}")
+    return Secret(path)

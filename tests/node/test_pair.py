@@ -18,9 +18,12 @@ from tests.node.world import World
 def docker_run_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """`docker run` and `docker logs` are the two programs that the agent starts."""
 
-    async def run(argv: list[str], timeout: float) -> tuple[int, str]:
+    async def run(argv: list[str], timeout: float, variables: dict[str, str]) -> tuple[int, str]:
         await asyncio.sleep(0.01)
-        return CURRENT[0].dockers[int(argv[argv.index("--label") + 3].split("=")[1])].run(argv)
+        rank = int(argv[argv.index("--label") + 3].split("=")[1])
+        if rank == 0:
+            CURRENT[0].engine.key = variables.get("VLLM_API_KEY", "")
+        return CURRENT[0].dockers[rank].run(argv, variables)
 
     monkeypatch.setattr(agent, "_run", run)
     monkeypatch.setattr(agent, "_docker_logs", lambda container, lines: [f"last words of {container}"])
@@ -32,9 +35,9 @@ def docker_run_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 CURRENT: list[World] = []
 
 
-def play(tmp_path: Path, story: Callable[[World], Awaitable[None]], **rules: object) -> None:
+def play(tmp_path: Path, story: Callable[[World], Awaitable[None]], key: str = "", **rules: object) -> None:
     async def run() -> None:
-        world = World(tmp_path, **rules)
+        world = World(tmp_path, key, **rules)
         CURRENT[:] = [world]
         async with world:
             await story(world)
@@ -528,3 +531,103 @@ def test_a_lease_renewed_while_docker_was_slow_ends_nothing(tmp_path: Path):
         assert running == 1
 
     play(tmp_path, story, lease_seconds=1)
+
+
+KEY, OTHER_KEY = "key-of-the-engine-1", "key-of-the-engine-2"
+
+
+def kept_texts(root: Path) -> str:
+    """All that keeper and agents have written, but for the key's own file."""
+    files = [path for path in root.rglob("*") if path.is_file() and path.parent.name != "secrets"]
+    return "\n".join(path.read_text() for path in files)
+
+
+def test_a_key_reaches_the_engine_and_nothing_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    async def story(world: World) -> None:
+        engine = world.want(4)
+        assert await world.accept(engine) == {"ok": True}
+        await world.until("running")
+        assert world.engine.completions == 1
+        head, worker = world.dockers
+        assert head.argv[head.argv.index("VLLM_API_KEY") - 1] == "-e"
+        assert (head.variables, worker.variables) == ({"VLLM_API_KEY": KEY}, {})
+        assert not any("VLLM_API_KEY" in word for word in worker.argv)
+        assert KEY not in " ".join(head.argv)
+        assert KEY not in kept_texts(tmp_path)
+        await world.keeper_down()
+        await world.keeper_up()
+        await asyncio.sleep(0.3)
+        assert world.keeper.status()["accepted"] == engine, "the generation is whole, its key's identity included"
+        assert [docker.started for docker in world.dockers] == [1, 1]
+
+    play(tmp_path, story, KEY)
+    assert KEY not in "".join(capfd.readouterr())
+
+
+def test_a_new_key_is_another_generation_and_no_fault_until_it_is_deployed(tmp_path: Path):
+    async def story(world: World) -> None:
+        first = world.want(4)
+        await world.accept(first)
+        await world.until("running")
+        world.write_key(OTHER_KEY)
+        answer = await world.accept("e" * 64)
+        second = world.want(4)
+        assert first != second
+        assert f"the nodes' wanted set is {second[:12]}" in answer["error"]
+        end = agent.boottime() + 5
+        while world.keeper.status()["counters"]["canaries"] < 4:
+            assert agent.boottime() < end
+            await asyncio.sleep(0.02)
+        assert [docker.started for docker in world.dockers] == [1, 1]
+        assert await world.accept(second) == {"ok": True}
+        await world.until("running")
+        assert world.dockers[0].variables == {"VLLM_API_KEY": OTHER_KEY}
+        assert [docker.started for docker in world.dockers] == [2, 2]
+
+    play(tmp_path, story, KEY, canary_interval_seconds=0.1)
+
+
+def test_an_engine_with_another_key_is_not_promoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run = agent._run
+
+    async def with_another(argv: list[str], timeout: float, variables: dict[str, str]) -> tuple[int, str]:
+        done = await run(argv, timeout, variables)
+        CURRENT[0].engine.key = OTHER_KEY
+        return done
+
+    async def story(world: World) -> None:
+        await world.accept(world.want(4))
+        status = await world.until("resting")
+        assert status["last_failure"]["reason"] == (
+            "the first completion failed: the engine asks for another key than "
+            f"{world.place(0).secrets}/api-key holds (HTTP 401)"
+        )
+        assert KEY not in json.dumps(status)
+
+    monkeypatch.setattr(agent, "_run", with_another)
+    play(tmp_path, story, KEY)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [(None, "is missing; deploy.py makes one"), ("short\n", "has fewer than 16 characters")],
+)
+def test_a_rank_without_a_usable_key_is_not_started(tmp_path: Path, text: str | None, why: str):
+    async def story(world: World) -> None:
+        engine = world.want(4)
+        await world.accept(engine)
+        await world.until("running")
+        place = world.place(0).secrets / "api-key"
+        if text is None:
+            place.unlink()
+        else:
+            place.write_text(text)
+        refused = await world.accept(world.want(8))
+        assert f"{place} {why}" in refused["error"]
+        assert world.keeper.status()["phase"] == "running", "refused before anything is stopped"
+        world.dockers[1].end(1)
+        status = await world.until("resting")
+        assert f"rank 0: could not start: {place} {why}" in status["reason"]
+        assert world.dockers[0].started == 1
+
+    play(tmp_path, story, KEY)

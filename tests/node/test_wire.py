@@ -14,6 +14,7 @@ from node import store as store_module
 from node.store import Store
 from tests.node.world import rank_text
 
+SECRET = {"secret": "/etc/sparkpair/secrets/api-key"}
 GID = {"gid_index": {"hca": "rocep1s0f0", "address": "10.200.0.1"}}
 
 
@@ -26,7 +27,7 @@ def test_docker_run_is_the_rank_file_in_its_order_and_three_labels():
         spec(
             container=[["--gpus", "all"], ["--ipc", "host"]],
             mounts=[["/a", "/b", "ro"], ["/c", "/d"]],
-            env=[["X", "1 2"], ["NCCL_IB_GID_INDEX", GID]],
+            env=[["X", "1 2"], ["NCCL_IB_GID_INDEX", GID], ["VLLM_API_KEY", SECRET]],
             command=[["vllm", "serve"], ["--port", "8000"]],
         )
     )
@@ -56,6 +57,8 @@ def test_docker_run_is_the_rank_file_in_its_order_and_three_labels():
         "X=1 2",
         "-e",
         "NCCL_IB_GID_INDEX=4",
+        "-e",
+        "VLLM_API_KEY",
         parsed.image,
         "vllm",
         "serve",
@@ -75,6 +78,39 @@ def test_docker_run_is_the_rank_file_in_its_order_and_three_labels():
         (json.dumps(spec(mounts=[["/a"]])), "rank file: mounts has ['/a'], wanted [source, target, mode]"),
         (json.dumps(spec(env=[["A", None]])), "rank file: env has ['A', None], wanted [name, value]"),
         (json.dumps(spec(env=[["A", {"gid_index": {}}]])), "rank file: 'hca'"),
+        (
+            json.dumps(spec(env=[["VLLM_API_KEY", {**SECRET, **GID}]])),
+            f"rank file: env has {['VLLM_API_KEY', {**SECRET, **GID}]!r}, wanted [name, value]",
+        ),
+        *(
+            (
+                json.dumps(spec(env=[["VLLM_API_KEY", {"secret": path}]])),
+                f"rank file: env has {path!r} for VLLM_API_KEY, wanted a file in /etc/sparkpair/secrets/",
+            )
+            for path in (
+                "",
+                "api-key",
+                "/etc/shadow",
+                "/etc/sparkpair/secrets/",
+                "/etc/sparkpair/secrets/../ssh/id_ed25519",
+                "/etc/sparkpair/secrets/..",
+                "/etc/sparkpair/secrets/a/b",
+                "/etc/sparkpair/secrets/api-key\n",
+                "/etc/sparkpair/secrets/.api-key",
+                "//etc/sparkpair/secrets/api-key",
+                "/etc/sparkpair/secrets/a b",
+                7,
+                None,
+                ["/etc/sparkpair/secrets/api-key"],
+            )
+        ),
+        *(
+            (
+                json.dumps(spec(env=[[name, SECRET]])),
+                f"rank file: env has {name!r} for a secret, wanted a variable VLLM_...",
+            )
+            for name in ("PATH", "LD_PRELOAD", "DOCKER_HOST", "VLLM_API_KEY=x", "VLLM_", "vllm_api_key", "VLLM_A\n")
+        ),
     ],
 )
 def test_damaged_rank_files_are_named(text: str, message: str):

@@ -12,19 +12,22 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from node import agent, paths, service, wire
+from node import agent, paths, secret, service, wire
 from node.agent import Agent, Places
 from node.docker import Container, DockerError
 from node.keeper import Keeper
 from node.lines import listen
 from node.link import AgentLink
-from node.probe import Api, CanarySettings, EngineProbe
+from node.probe import EngineProbe
 from node.store import Store
 
 IMAGE = "registry/engine@sha256:" + "1" * 64
 
 
-def rank_text(rank: int, knob: int = 4) -> str:
+SECRET = ["VLLM_API_KEY", {"secret": str(paths.API_KEY)}]
+
+
+def rank_text(rank: int, knob: int = 4, *, key: bool = False) -> str:
     return json.dumps(
         {
             "stack": "vllm",
@@ -35,7 +38,7 @@ def rank_text(rank: int, knob: int = 4) -> str:
             "container": [["--network", "host"]],
             "mounts": [],
             "directories": [],
-            "env": [["A", "b"]],
+            "env": [["A", "b"], *([SECRET] if key and rank == 0 else [])],
             "command": [["vllm", "serve", "/m"], ["--max-num-seqs", str(knob)]],
         }
     )
@@ -51,9 +54,12 @@ class FakeDocker:
         self.slow = 0.0
         self.refuses_run = ""
         self.started = 0
+        self.argv: list[str] = []
+        self.variables: dict[str, str] = {}
         self._ids = itertools.count(1)
 
-    def run(self, argv: list[str]) -> tuple[int, str]:
+    def run(self, argv: list[str], variables: dict[str, str]) -> tuple[int, str]:
+        self.argv, self.variables = argv, variables
         if self.refuses_run:
             return 125, self.refuses_run
         labels = dict(word.split("=", 1) for at, word in enumerate(argv) if argv[at - 1] == "--label")
@@ -118,6 +124,7 @@ class FakeEngine:
         self.completions = 0
         self.busy = 0
         self.tokens = 0
+        self.key = ""
         engine = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -133,6 +140,9 @@ class FakeEngine:
 
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers["Content-Length"]))
+                if engine.key and self.headers["Authorization"] != f"Bearer {engine.key}":
+                    self._send(401, b'{"error":"Unauthorized"}')
+                    return
                 engine.completions += 1
                 body = {"choices": [{"message": {"content": engine.answer}}]}
                 self._send(engine.status, json.dumps(body).encode())
@@ -160,14 +170,20 @@ class FakeEngine:
 CANARY = {"prompt": "17*23?", "expect": "391", "max_tokens": 8, "timeout_seconds": 2}
 
 
-def settings(port: int, **rules: Any) -> service.Service:
+def settings(port: int, key_file: str = "", **rules: Any) -> service.Service:
     text = json.dumps(
         {
             "nodes": [
                 {"rank": 0, "name": "head", "local": True, "addresses": [], "netdevs": []},
                 {"rank": 1, "name": "worker", "local": True, "addresses": [], "netdevs": []},
             ],
-            "api": {"port": port, "model": "m", "ready_path": "/health", "metrics_path": "/metrics"},
+            "api": {
+                "port": port,
+                "model": "m",
+                "ready_path": "/health",
+                "metrics_path": "/metrics",
+                **({"address": "127.0.0.1", "key_file": key_file} if key_file else {}),
+            },
             "canary": CANARY,
             "watch_interval_seconds": 0.05,
             "lease_seconds": 3,
@@ -189,13 +205,15 @@ def settings(port: int, **rules: Any) -> service.Service:
 
 
 class World:
-    """Two agents and a keeper below one directory. `async with` it."""
+    """Two agents and a keeper below one directory. `async with` it. With a key, the engine takes the one with which
+    the head's rank was started."""
 
-    def __init__(self, root: Path, **rules: Any) -> None:
+    def __init__(self, root: Path, key: str = "", **rules: Any) -> None:
         self.root = root
+        self.key = key
         self.engine = FakeEngine()
         self.dockers = [FakeDocker(), FakeDocker()]
-        self.settings = settings(self.engine.port, **rules)
+        self.settings = settings(self.engine.port, str(self.place(0).secrets / "api-key") if key else "", **rules)
         self.store = Store(root / "state")
         self.knob = 4
         self.agents: list[asyncio.Task[None]] = []
@@ -203,6 +221,8 @@ class World:
         self._by_text: dict[str, FakeDocker] = {}
 
     async def __aenter__(self) -> World:
+        if self.key:
+            self.write_key(self.key)
         for rank in (0, 1):
             self.write_wanted(rank, self.knob)
             self.agents.append(asyncio.create_task(self._agent(rank)))
@@ -227,29 +247,39 @@ class World:
             admitted=base / "admitted",
             weights=base / "weights",
             cgroups=(base / "cgroup",),
+            secrets=base / "secrets",
+            machine_id=base / "machine-id",
         )
 
     def write_wanted(self, rank: int, knob: int) -> None:
         place = self.place(rank)
         place.weights.mkdir(parents=True, exist_ok=True)
-        place.wanted.write_text(rank_text(rank, knob))
+        place.wanted.write_text(rank_text(rank, knob, key=bool(self.key)))
+        place.machine_id.write_text(f"{rank:032x}\n")
         (place.weights / paths.manifest_path("/srv/m").name).write_text(json.dumps({"identity": "w" * 64}))
 
     def want(self, knob: int) -> str:
         for rank in (0, 1):
             self.write_wanted(rank, knob)
-        return wire.engine_hash([(rank_text(rank, knob), ["w" * 64]) for rank in (0, 1)])
+        identities: list[list[str]] = [["w" * 64], ["w" * 64]]
+        if self.key:
+            identities[0].append(secret.identity(self.key, str(self.place(0).machine_id)))
+        texts = [rank_text(rank, knob, key=bool(self.key)) for rank in (0, 1)]
+        return wire.engine_hash(list(zip(texts, identities, strict=True)))
+
+    def write_key(self, key: str) -> None:
+        """As an operator would replace it."""
+        self.key = key
+        place = self.place(0).secrets
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "api-key").write_text(key + "\n")
 
     async def keeper_up(self, boot_id: str = "boot") -> None:
         self.links = [
             AgentLink(rank, ("head", "worker")[rank], (), agent.boottime, socket=self.place(rank).socket)
             for rank in (0, 1)
         ]
-        probe = EngineProbe(
-            Api(self.engine.port, "m"),
-            CanarySettings("17*23?", "391", 8, self.settings.canary.timeout_seconds),
-            agent.boottime,
-        )
+        probe = EngineProbe(self.settings.api, self.settings.canary, agent.boottime)
         self.keeper = Keeper(
             self.settings,
             self.store,

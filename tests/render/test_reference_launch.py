@@ -86,8 +86,16 @@ def test_optional_arguments_stand_where_the_kit_puts_them(rank: int) -> None:
 @pytest.mark.parametrize(
     ("stated", "gone", "come"),
     [
-        pytest.param({"kv_cache_dtype": ""}, [("--kv-cache-dtype", "fp8_ds_mla")], [], id="KV_DTYPE="),
-        pytest.param({"attention_backend": ""}, [("--attention-backend", "B12X_MLA_SPARSE")], [], id="ATTN_BACKEND="),
+        pytest.param(
+            {"kv_cache_dtype": "", "attention_backend": "", "max_model_len": 131072},
+            [
+                ("--max-model-len", "524288"),
+                ("--kv-cache-dtype", "fp8_ds_mla"),
+                ("--attention-backend", "B12X_MLA_SPARSE"),
+            ],
+            [("--max-model-len", "131072")],
+            id="KV_DTYPE= ATTN_BACKEND= MAX_LEN=131072",
+        ),
         pytest.param(
             {"kv_cache_dtype_skip_layers": ""},
             [("--kv-cache-dtype-skip-layers", "sliding_window")],
@@ -101,7 +109,12 @@ def test_optional_arguments_stand_where_the_kit_puts_them(rank: int) -> None:
         ),
         pytest.param({"kv_cache_memory_bytes": None}, [], [], id="KV_CACHE_MEMORY unset"),
         pytest.param({"max_num_batched_tokens": None}, [], [], id="MNBT unset"),
-        pytest.param({"skip_mm_profiling": False}, [("--skip-mm-profiling",)], [], id="SKIP_MM_PROFILING=0"),
+        pytest.param(
+            {"skip_mm_profiling": False, "max_model_len": 131072},
+            [("--max-model-len", "524288"), ("--skip-mm-profiling",)],
+            [("--max-model-len", "131072")],
+            id="SKIP_MM_PROFILING=0 MAX_LEN=131072",
+        ),
         pytest.param({"enforce_eager": True}, [], [("--enforce-eager",)], id="EAGER=1"),
         pytest.param(
             {"max_num_seqs": 16, "kv_cache_memory_bytes": 16.5e9},
@@ -163,7 +176,14 @@ def test_speculation(stated: dict[str, object], config: str | None, drafter: boo
         pytest.param({"use_b12x_fp8_gemm": False}, {"VLLM_USE_B12X_FP8_GEMM": "0"}, id="off"),
         pytest.param({"nvfp4_mla_dynamic_scale": True}, {"VLLM_NVFP4_MLA_DYNAMIC_SCALE": "1"}, id="on"),
         pytest.param({"b12x_mxfp8_max_m": 0}, {"VLLM_B12X_MXFP8_MAX_M": "0"}, id="zero"),
-        pytest.param({"engine_env": ["VLLM_DISABLED_KERNELS=a=b c"]}, {"VLLM_DISABLED_KERNELS": "a=b c"}, id="extra"),
+        pytest.param({"disabled_kernels": "A,B"}, {"VLLM_DISABLED_KERNELS": "A,B"}, id="kernels"),
+        pytest.param({"exl3_standard_fused": False}, {"VLLM_EXL3_STANDARD_FUSED": "0"}, id="not fused"),
+        pytest.param({"dflash_kv_ring": False}, {"VLLM_DFLASH_KV_RING": "0"}, id="no ring"),
+        pytest.param(
+            {"server_dev_mode": True, "api_bind": "127.0.0.1"}, {"VLLM_SERVER_DEV_MODE": "1"}, id="development"
+        ),
+        pytest.param({"nccl_ib_gid_index": 5}, {"NCCL_IB_GID_INDEX": "5"}, id="gid"),
+        pytest.param({"engine_env": ["VLLM_SOMETHING=a=b c"]}, {"VLLM_SOMETHING": "a=b c"}, id="extra"),
     ],
 )
 def test_variables(stated: dict[str, object], variables: dict[str, str | None]) -> None:

@@ -15,6 +15,7 @@ from node import service, wire
 from spec import render
 from spec.cluster import Cluster
 from spec.load import load
+from spec.presets import PRESETS
 from spec.resolve import resolve
 from tests.render import snapshot
 from tests.unit import pair
@@ -41,6 +42,7 @@ CLUSTERS: dict[str, Cluster] = {
         worker=pair.node(pair.WORKER, weights_path="/data/tiny-copy"),
     ),
     "three-nodes": pair.cluster(more=1),
+    **{f"preset-{name}": pair.cluster({"preset": name}) for name in PRESETS},
 }
 NODES = [
     pytest.param(name, rank, id=f"{name}-rank{rank}")

@@ -10,7 +10,22 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from spec.kinds import Image, Name, NodePath, Number, OneOf, Pairs, Size, Switch, Whole, WholeOr, Words
+from spec.kinds import (
+    Address,
+    Commit,
+    Image,
+    Name,
+    NodePath,
+    Number,
+    OneOf,
+    Pairs,
+    Repository,
+    Size,
+    Switch,
+    Whole,
+    WholeOr,
+    Words,
+)
 from spec.knobs import KNOBS, SECTIONS, STACKS, Cost, Knob, Knobs
 from spec.stacks import STACKS as BY_NAME
 
@@ -20,7 +35,7 @@ TYPES: dict[type, set[object]] = {
     Switch: {bool},
     WholeOr: {int, str},
     Pairs: {tuple[str, ...]},
-    **{kind: {str} for kind in (Name, OneOf, Words, NodePath, Image, Size)},
+    **{kind: {str} for kind in (Name, OneOf, Words, NodePath, Image, Size, Address, Repository, Commit)},
 }
 EVERY = pytest.mark.parametrize("knob", KNOBS.values(), ids=list(KNOBS))
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from checks import content
+from checks import api_key, content
 from facts.values import NodeFacts, Status, known
 from spec.cluster import Cluster
-from spec.objects import KEEPER_UNIT
+from spec.objects import KEEPER_UNIT, secret_file
+from spec.stacks import Secret
 
 
 class Todo(Enum):
@@ -45,7 +46,8 @@ def status_of(head: NodeFacts) -> Status | None:
 
 
 def todo(now: Accepted, wanted: str | None) -> Todo:
-    """What to ask, given the engine hash that is wanted (None: not known before the weights have been hashed)."""
+    """What to ask, given the engine hash that is wanted (None: not known before the weights have been hashed and
+    the API key was made)."""
     if now.desired == "stop":
         return Todo.NOTHING
     if now.engine is None:
@@ -56,7 +58,8 @@ def todo(now: Accepted, wanted: str | None) -> Todo:
 
 
 def wanted_identities(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> list[list[str]] | None:
-    """Identities of the content as it will be: a node that is to get a copy will hold what its source holds."""
+    """Identities of what the ranks will depend on besides their texts: of the content as it will be (a node that is to
+    get a copy will hold what its source holds), then of the secrets. None while one of them is not known yet."""
     plans = {plan.paths[cluster.head.name]: plan for plan in content.plans(cluster, facts)}
     rows = []
     for node in cluster.nodes:
@@ -66,5 +69,11 @@ def wanted_identities(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> list[
             if plan.identity is None:
                 return None
             row.append(plan.identity)
+        for _, value in cluster.launch(node).env:
+            if isinstance(value, Secret):
+                identity = api_key.identity(facts[node.name], secret_file(value.name))
+                if identity is None:
+                    return None
+                row.append(identity)
         rows.append(row)
     return rows

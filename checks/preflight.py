@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from checks import access, content, rails, staging
+from checks import access, api_key, content, memory, rails, staging
 from checks.verdict import Verdict, failures
 from facts.values import NodeFacts
 from spec.cluster import Cluster
@@ -24,6 +24,10 @@ def _verdicts(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Iterator[Verd
         yield from staging.docker(node, seen)
         yield from staging.names_and_ports(cluster, node, seen)
         yield from staging.no_other_keeper(node, seen)
+        yield from memory.in_use(cluster, node, seen)
+        yield from memory.swap(cluster, node, seen)
+        if node.is_head:
+            yield from api_key.usable(cluster, seen)
     if len(usable) < len(cluster.nodes):
         return  # what spans the nodes cannot be judged without one of them
     plans = content.plans(cluster, facts)

@@ -17,7 +17,7 @@ from pyinfra.api.facts import FactBase
 from pyinfra.api.host import Host
 
 from facts.values import NodeFacts, parse, unreadable
-from node import content
+from node import content, secret
 
 TIMEOUT_SECONDS = 90
 """A node that is there answers in tenths of a second; one whose disk hangs does not answer at all."""
@@ -52,6 +52,7 @@ class Query:
     units: tuple[str, ...] = ()
     content: Mapping[str, str] = field(default_factory=dict)
     state: str = "/var/lib/sparkpair/weights"
+    secrets: tuple[str, ...] = ()
     disks: tuple[str, ...] = ()
     ports: tuple[int, ...] = ()
     gpu: bool = False
@@ -63,11 +64,12 @@ class Query:
 
 @cache
 def _payload() -> str:
-    """The probe and the module that it uses, packed: quoting would otherwise make it four times as long."""
+    """The probe and the modules that it uses, packed: quoting would otherwise make it four times as long."""
     here = Path(__file__).parent
     sources = [
         ["node", ""],
         ["node.content", Path(content.__file__).read_text(encoding="utf-8")],
+        ["node.secret", Path(secret.__file__).read_text(encoding="utf-8")],
         ["facts.probe", (here / "probe.py").read_text(encoding="utf-8")],
     ]
     return base64.b64encode(zlib.compress(json.dumps(sources).encode(), 9)).decode()

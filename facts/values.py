@@ -147,6 +147,15 @@ class Content:
 
 
 @dataclass(frozen=True)
+class Secret:
+    """A secret's file: its identity, or `trouble`, what makes it unusable. What it holds is not known here."""
+
+    present: bool
+    identity: str | None
+    trouble: str
+
+
+@dataclass(frozen=True)
 class Holder:
     """Who listens on a port."""
 
@@ -227,6 +236,7 @@ class NodeFacts:
     hcas: Mapping[str, Hca] | Unknown = Unknown("not probed")
     docker: Docker | Unknown = Unknown("not probed")
     content: Mapping[str, Content | Unknown] | Unknown = Unknown("not probed")
+    secrets: Mapping[str, Secret | Unknown] | Unknown = Unknown("not probed")
     disks: Mapping[str, Disk] | Unknown = Unknown("not probed")
     memory_available: int | Unknown = Unknown("not probed")
     ports: Mapping[int, Holder | None] | Unknown = Unknown("not probed")
@@ -310,6 +320,10 @@ def parse(document: object) -> NodeFacts:
         disks=part("disks", lambda value: _each(value, _disk)),
         memory_available=part("memory", lambda value: _whole(_mapping(value)["MemAvailable"])),
         ports=part("ports", lambda value: {int(port): _maybe(item, _holder) for port, item in _mapping(value).items()}),
+        secrets=part(
+            "secrets",
+            lambda value: {name: _part(_mapping(value), name, _secret) for name in _mapping(value)},
+        ),
         host_key=part("host_key", _host_key),
         units=part("units", lambda value: _each(value, _unit)),
         gpus=part("gpu", lambda value: tuple(tuple(_strings(row)) for row in _list(value or []))),
@@ -416,6 +430,11 @@ def _file(value: object) -> File:
 def _account(value: object) -> Account:
     data = _mapping(value)
     return Account(_string(data["home"]), _string(data["shell"]), _string(data["password"]))
+
+
+def _secret(value: object) -> Secret:
+    data = _mapping(value)
+    return Secret(_truth(data["present"]), _maybe(data["identity"], _string), _string(data["trouble"]))
 
 
 def _link(name: str, value: object) -> Link:

@@ -102,6 +102,7 @@ def query(settings: Settings, node: StatedNode) -> Query:
         units=(objects.AGENT_UNIT, objects.KEEPER_UNIT, *TRANSIENT_UNITS),
         content=content,
         state=f"{objects.VAR}/weights",
+        secrets=(objects.API_KEY_FILE,) if node.rank == 0 and knobs.require_api_key else (),
         disks=(*content.values(), objects.VAR),
         ports=(knobs.api_port, knobs.master_port),
         gpu=True,

@@ -152,7 +152,9 @@ def hand_over(run: Run, when: Todo) -> Commands:
         noop(f"the keeper has accepted {short(now.engine)}, and is {now.phase}")
         return
     if engine is None and is_executing():
-        raise fail("the weights have no manifest on some node, though the weights role has made them")
+        raise fail(
+            "what the engine depends on is not known, though it was made: a manifest on some node, or the API key"
+        )
     if when is Todo.RESTART and not is_executing():
         text = f"the pair serves {short(now.engine)}; wanted is {short(engine)}: one restart"
         run.host.log_styled(text, fg="yellow", log_func=logger.info)

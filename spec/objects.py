@@ -31,6 +31,8 @@ AUTHORIZED_KEYS = f"{PEER_HOME}/.ssh/authorized_keys"
 KEY_FILE = f"{ETC}/ssh/id_ed25519"
 KNOWN_HOSTS = f"{ETC}/ssh/known_hosts"
 KEY_COMMENT = "sparkpair keeper"
+SECRETS = str(paths.SECRETS)
+API_KEY_FILE = str(paths.API_KEY)
 WEIGHTS_PORT = paths.WEIGHTS_PORT
 
 
@@ -85,6 +87,11 @@ class Object:
     life: Life
     why: str
     enabled_by: str = ""
+
+
+def secret_file(name: str) -> str:
+    """Where a secret of that name lies on its node."""
+    return f"{SECRETS}/{name}"
 
 
 def _directory(path: str, mode: str, made_by: str, why: str, where: Where = Where.EVERY) -> Object:
@@ -199,6 +206,12 @@ OBJECTS: tuple[Object, ...] = (
     Object(
         AUTHORIZED_KEYS, Sort.FILE, Where.WORKERS, "root:root", "0644", "roles/keeper", Life.DEPLOY,
         "One line: the keeper's public key, from the head's addresses only, for the bridge only.",
+    ),
+    # The engine's secrets
+    _directory(SECRETS, "0700", "roles/node_os", "Secrets of the engine, each in a file of its own.", Where.HEAD),
+    Object(
+        API_KEY_FILE, Sort.FILE, Where.HEAD, "root:root", "0600", "roles/engine", Life.OPERATOR,
+        "The key that the API asks for, one line, where require_api_key is on. It never leaves the head.",
     ),
     # While it runs
     _directory(RUN, "0755", "systemd", "Sockets and state that a reboot may forget (RuntimeDirectory= of the units)."),

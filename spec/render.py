@@ -12,8 +12,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from node import wire
 from spec.cluster import Cluster, Node
-from spec.objects import AGENT_UNIT, CGROUP_PARENT, KEEPER_UNIT, KEY_COMMENT, PROGRAM
-from spec.stacks import GidIndex
+from spec.objects import AGENT_UNIT, API_KEY_FILE, CGROUP_PARENT, KEEPER_UNIT, KEY_COMMENT, PROGRAM, secret_file
+from spec.stacks import GidIndex, Secret
+from spec.stacks.common import api_address
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
@@ -80,6 +81,8 @@ def service_text(cluster: Cluster) -> str:
                 "model": cluster.served_model_name,
                 "ready_path": cluster.stack.ready_path,
                 "metrics_path": cluster.stack.metrics_path,
+                "address": str(api_address(knobs)),
+                **({"key_file": API_KEY_FILE} if knobs.require_api_key else {}),
             },
             "canary": {
                 "prompt": knobs.canary_prompt,
@@ -132,8 +135,8 @@ def unit_text(name: str) -> str:
 
 
 def engine_hash(texts: Sequence[str], identities: Sequence[Sequence[str]]) -> str:
-    """The identity of what the running ranks depend on: `texts[rank]` and the manifest identities of the directories in
-    that rank's `content`, in its order."""
+    """The identity of what the running ranks depend on: `texts[rank]`, with the manifest identities of the directories
+    in that rank's `content` and then the identities of its secrets, in their order."""
     return wire.engine_hash(list(zip(texts, identities, strict=True)))
 
 
@@ -151,7 +154,9 @@ def _public_key(text: str) -> str:
     return found.group(1)
 
 
-def _env_value(value: str | GidIndex) -> object:
+def _env_value(value: str | GidIndex | Secret) -> object:
+    if isinstance(value, Secret):
+        return {"secret": secret_file(value.name)}
     if isinstance(value, GidIndex):
         return {"gid_index": {"hca": value.hca, "address": str(value.address)}}
     return value

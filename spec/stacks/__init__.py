@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from spec.stacks import vllm, vllm_exl3
-from spec.stacks.launch import GidIndex, Groups, Launch, Seat, Stack
+from spec.stacks.launch import GidIndex, Groups, Launch, Seat, Secret, Stack
 
 STACKS: dict[str, Stack] = {stack.name: stack for stack in (vllm_exl3.STACK, vllm.STACK)}
 
-__all__ = ["STACKS", "GidIndex", "Groups", "Launch", "Seat", "Stack"]
+__all__ = ["STACKS", "GidIndex", "Groups", "Launch", "Seat", "Secret", "Stack"]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import IPv4Address
 
 from spec.knobs import Knobs
-from spec.stacks.launch import GidIndex, Groups, Seat, compact_json
+from spec.stacks.launch import GidIndex, Groups, Seat, Secret, compact_json
+
+API_KEY = Secret("api-key")
 
 
 def container_groups(knobs: Knobs) -> Groups:
@@ -55,6 +58,17 @@ def rendezvous(knobs: Knobs, seat: Seat) -> Groups:
         ("--master-port", str(knobs.master_port)),
     )
     return groups if seat.rank == 0 else (*groups, ("--headless",))
+
+
+def api_key_env(knobs: Knobs, seat: Seat) -> tuple[tuple[str, Secret], ...]:
+    """What makes the engine ask for a key on its paths below /v1. Only the head's rank serves any."""
+    return (("VLLM_API_KEY", API_KEY),) if knobs.require_api_key and seat.rank == 0 else ()
+
+
+def api_address(knobs: Knobs) -> IPv4Address:
+    """Where the head itself reaches the API."""
+    bind = IPv4Address(knobs.api_bind)
+    return IPv4Address("127.0.0.1") if bind.is_unspecified else bind
 
 
 def tensor_parallel(knobs: Knobs, seat: Seat) -> Groups:

@@ -25,6 +25,14 @@ class GidIndex:
 
 
 @dataclass(frozen=True)
+class Secret:
+    """Stands for the text of a file of root's alone on the node, which no text of ours may hold: the rank agent reads
+    it at every start."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class Seat:
     """What one rank is to know of its place: who it is, where the others are, what lies where on its node."""
 
@@ -54,7 +62,7 @@ class Launch:
     container: Groups
     mounts: Groups
     directories: tuple[str, ...]
-    env: tuple[tuple[str, str | GidIndex], ...]
+    env: tuple[tuple[str, str | GidIndex | Secret], ...]
     command: Groups
 
 

@@ -54,6 +54,7 @@ def launch(knobs: Knobs, seat: Seat) -> Launch:
             ("TRANSFORMERS_OFFLINE", "1"),
             *common.nccl_env(seat),
             *env_pairs(knobs),
+            *common.api_key_env(knobs, seat),
             *common.extra_env(knobs),
         ),
         command=_command(knobs, seat, model, drafter),

@@ -37,6 +37,7 @@ PARTS = {
     "hcas": "hcas",
     "docker": "docker",
     "content": "content",
+    "secrets": "secrets",
     "disks": "disks",
     "memory": "memory_available",
     "ports": "ports",

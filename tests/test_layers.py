@@ -56,6 +56,8 @@ ROOMS: dict[str, Room] = {
     "spec.resolve": Room(_CLUSTER),
     # The engine hash is defined once, where the keeper computes it: node.wire.
     "spec.render": Room((*_CLUSTER, "spec.objects", "node.wire"), ("jinja2",)),
+    # Reads back what spec.render writes, with the reader that the programs have.
+    "spec.changes": Room((*_CLUSTER, "spec.kinds", "node.wire")),
     # The programs say once where they look; what else is said of those places is said here.
     "spec.objects": Room(("node.paths",)),
     "spec.load": Room((*_CLUSTER, "spec.presets", "spec.rules"), ("pyinfra", "pydantic")),
@@ -71,7 +73,7 @@ ROOMS: dict[str, Room] = {
         ("operations", *_CLUSTER, "spec.render", "spec.objects", "facts", "checks", "node"),
         ("pyinfra", "gevent", "paramiko"),
     ),
-    "roles": Room((*_CLUSTER, "spec.render", "spec.objects", "facts", "checks", "operations", "node"), ("pyinfra",)),
+    "roles": Room((*_CLUSTER, "spec.rules", "spec.render", "spec.objects", "facts", "checks", "operations", "node"), ("pyinfra",)),
     "node": Room(("node",)),
     "benchmarks": Room(("benchmarks", *_CLUSTER), ("requests", "openai")),
     "lab": Room(("lab",), ()),

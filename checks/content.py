@@ -45,7 +45,7 @@ def identities(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> list[list[st
     for node in cluster.nodes:
         row = []
         for path in cluster.launch(node).content:
-            seen = _find(facts[node.name], path)
+            seen = find(facts[node.name], path)
             if isinstance(seen, Unknown) or seen.identity is None:
                 return None
             row.append(seen.identity)
@@ -58,7 +58,7 @@ def needs_copy(all_plans: list[Plan]) -> bool:
     return any(step is Step.COPY for plan in all_plans for step in plan.steps.values())
 
 
-def _find(facts: NodeFacts, path: str) -> Content | Unknown:
+def find(facts: NodeFacts, path: str) -> Content | Unknown:
     """The facts of a directory, by where it is."""
     if isinstance(facts.content, Unknown):
         return facts.content
@@ -76,7 +76,7 @@ def _plan(cluster: Cluster, facts: Mapping[str, NodeFacts], paths: Mapping[str, 
     refusals: list[Verdict] = []
     seen: dict[str, Content] = {}
     for node in cluster.nodes:
-        found = _find(facts[node.name], paths[node.name])
+        found = find(facts[node.name], paths[node.name])
         if isinstance(found, Unknown):
             refusals.append(unknown(node.name, f"{name} in {paths[node.name]}", found))
         else:
@@ -152,7 +152,36 @@ def _nowhere(cluster: Cluster, name: str, seen: Mapping[str, Content]) -> Iterat
             "",
             f"{name}: no node has them whole; {'; '.join(told)}",
             f"download them to one node, or correct {name}_path; the deploy copies them over the rail to the other.\n"
-            f"For example, on {cluster.head.name}: hf download <repository> --local-dir {seen[cluster.head.name].path}",
+            f"For example, on {cluster.head.name}: {fetch(cluster, name, seen[cluster.head.name].path)}",
+        )
+
+
+def fetch(cluster: Cluster, name: str, path: str) -> str:
+    """The command that fetches weights or drafter from where they are published."""
+    knobs = cluster.knobs
+    repository = knobs.weights_repository if name == "weights" else knobs.drafter_repository
+    revision = "" if name == "weights" else knobs.drafter_revision
+    if name == "drafter" and revision is None:
+        revision = cluster.stack.revisions.get(str(repository))
+    words = ["hf download", str(repository or "<repository>"), *(["--revision", revision] if revision else [])]
+    command = " ".join([*words, "--local-dir", path])
+    other = knobs.weights_repository_fallback if name == "weights" and repository else ""
+    return f"{command}\n(the same files: {other})" if other else command
+
+
+def template_is_there(cluster: Cluster, facts: Mapping[str, NodeFacts], plan: Plan) -> Iterator[Verdict]:
+    """The chat template that is stated lies among the weights, from where every node has it or gets it (ENG-14 of the
+    field reports: a template that only one rank had)."""
+    template = cluster.knobs.chat_template
+    if not template or plan.name != "weights" or plan.source is None:
+        return
+    found = find(facts[plan.source], plan.paths[plan.source])
+    if not isinstance(found, Unknown) and template not in {path for path, _, _ in found.files}:
+        yield broken(
+            plan.source,
+            f"chat_template = {template}: no such file in {plan.paths[plan.source]}, which is what the container sees",
+            f"put it there on every node, name a file that is there, or leave chat_template out "
+            f"(ls {plan.paths[plan.source]})",
         )
 
 

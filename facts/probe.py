@@ -175,7 +175,7 @@ def _memory() -> dict[str, int]:
     found = {}
     for line in _text("/proc/meminfo").splitlines():
         name, _, rest = line.partition(":")
-        if name in ("MemTotal", "MemAvailable"):
+        if name in ("MemTotal", "MemAvailable", "SwapTotal"):
             found[name] = int(rest.split()[0]) * 1024
     return found
 

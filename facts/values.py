@@ -107,6 +107,15 @@ class Disk:
 
 
 @dataclass(frozen=True)
+class Memory:
+    """A node's memory in bytes, CPU's and GPU's alike, and its swap."""
+
+    total: int
+    available: int
+    swap: int
+
+
+@dataclass(frozen=True)
 class Docker:
     """What is installed, whether the daemon answers, and what it holds."""
 
@@ -238,7 +247,7 @@ class NodeFacts:
     content: Mapping[str, Content | Unknown] | Unknown = Unknown("not probed")
     secrets: Mapping[str, Secret | Unknown] | Unknown = Unknown("not probed")
     disks: Mapping[str, Disk] | Unknown = Unknown("not probed")
-    memory_available: int | Unknown = Unknown("not probed")
+    memory: Memory | Unknown = Unknown("not probed")
     ports: Mapping[int, Holder | None] | Unknown = Unknown("not probed")
     host_key: str | Unknown = Unknown("not probed")
     units: Mapping[str, Unit] | Unknown = Unknown("not probed")
@@ -249,6 +258,12 @@ class NodeFacts:
     """What the keeper published; None on a node where none has run since boot."""
     kept: tuple[str | None, str] | Unknown | None = Unknown("not probed")
     """(accepted generation, desired) as the keeper keeps it over reboots; None where it never kept anything."""
+
+
+    @property
+    def memory_available(self) -> int | Unknown:
+        """Bytes that a new program may take without anything being swapped."""
+        return self.memory if isinstance(self.memory, Unknown) else self.memory.available
 
 
 class UnknownFact(OperationError):
@@ -317,13 +332,13 @@ def parse(document: object) -> NodeFacts:
             "content",
             lambda value: {name: _part(_mapping(value), name, _content) for name in _mapping(value)},
         ),
-        disks=part("disks", lambda value: _each(value, _disk)),
-        memory_available=part("memory", lambda value: _whole(_mapping(value)["MemAvailable"])),
-        ports=part("ports", lambda value: {int(port): _maybe(item, _holder) for port, item in _mapping(value).items()}),
         secrets=part(
             "secrets",
             lambda value: {name: _part(_mapping(value), name, _secret) for name in _mapping(value)},
         ),
+        disks=part("disks", lambda value: _each(value, _disk)),
+        memory=part("memory", _memory),
+        ports=part("ports", lambda value: {int(port): _maybe(item, _holder) for port, item in _mapping(value).items()}),
         host_key=part("host_key", _host_key),
         units=part("units", lambda value: _each(value, _unit)),
         gpus=part("gpu", lambda value: tuple(tuple(_strings(row)) for row in _list(value or []))),
@@ -427,14 +442,14 @@ def _file(value: object) -> File:
     )
 
 
-def _account(value: object) -> Account:
-    data = _mapping(value)
-    return Account(_string(data["home"]), _string(data["shell"]), _string(data["password"]))
-
-
 def _secret(value: object) -> Secret:
     data = _mapping(value)
     return Secret(_truth(data["present"]), _maybe(data["identity"], _string), _string(data["trouble"]))
+
+
+def _account(value: object) -> Account:
+    data = _mapping(value)
+    return Account(_string(data["home"]), _string(data["shell"]), _string(data["password"]))
 
 
 def _link(name: str, value: object) -> Link:
@@ -516,6 +531,11 @@ def _content(value: object) -> Content:
         identity=_maybe(data["identity"], _string),
         copying=_maybe(data["copying"], _string),
     )
+
+
+def _memory(value: object) -> Memory:
+    given = _mapping(value)
+    return Memory(_whole(given["MemTotal"]), _whole(given["MemAvailable"]), _whole(given["SwapTotal"]))
 
 
 def _disk(value: object) -> Disk:

@@ -219,7 +219,7 @@ What no single knob can say. All of them are judged before a node is looked at, 
 - **told**: a published configuration does it all the same, or it costs something that may not be meant. The run goes
   on, and the plan repeats it.
 
-R1 to R12 are the cross rules of the reference kit v2.3-tier1, which itself leaves most of them to the engine. R5 and R10
+R1 to R12 are the cross rules of the reference kit v2.3-tier1, which itself leaves most of them to the engine. R5, R10
 need a look at the nodes, so preflight judges them: they stand below the table. R8 (a number for MTP overrides SPEC)
 cannot be broken here, because the method of speculation is one knob. R11 (both ranks get the same flags and the same
 image) holds by construction: one launch is rendered, and the ranks differ in addresses, devices and rank only.

@@ -536,7 +536,7 @@ class Knobs(BaseModel):
 
     # Memory
 
-    memory_used_max_gb: Annotated[
+    memory_used_max_gib: Annotated[
         int | None, Whole(0, 128), Becomes("preflight"), Cost.NOTHING, Kit("MEM_USED_MAX_GB")
     ] = None
     """GB in use on a node (as `free` counts it: total less available) above which a deploy refuses to start an engine
@@ -703,7 +703,7 @@ SECTIONS: dict[str, str] = {
     "served_model_name": "Flags of the engine",
     "use_b12x_fp8_gemm": "Variables of the engine",
     "rail_mtu": "The rails",
-    "memory_used_max_gb": "Memory",
+    "memory_used_max_gib": "Memory",
     "smoke_prompt": "Proof that it answers",
     "watch_interval_seconds": "The keeper",
 }

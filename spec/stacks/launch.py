@@ -78,6 +78,8 @@ class Stack:
     """Which release an image is, by its digest."""
     revisions: Mapping[str, str]
     """The commit of a repository that was proven, by the repository."""
+    quantized_drafters: Mapping[str, bool]
+    """Whether a repository's drafter is quantized, for those that are known."""
     launch: Callable[[Knobs, Seat], Launch]
     served_name: Callable[[Knobs, Seat], str]
     speculative_tokens: Mapping[str, int]

@@ -14,7 +14,7 @@ DEFAULTS: dict[str, object] = {
     "shm_size": "32g",
     "nccl_channels": 8,
     "nccl_debug": "WARN",
-    "memory_used_max_gb": 0,
+    "memory_used_max_gib": 0,
     # Nothing is assumed of the model, so any text will do for an answer.
     "smoke_expected": "",
     "canary_expected": "",
@@ -84,6 +84,7 @@ STACK = Stack(
     defaults=DEFAULTS,
     releases={},
     revisions={},
+    quantized_drafters={},
     launch=launch,
     served_name=served_name,
     speculative_tokens={},

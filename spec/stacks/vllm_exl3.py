@@ -45,7 +45,7 @@ DEFAULTS: dict[str, object] = {
     "nccl_channels": 8,
     "nccl_debug": "WARN",
     "engine_ready_timeout_seconds": 3600,
-    "memory_used_max_gb": 6,
+    "memory_used_max_gib": 6,
     "smoke_expected": "391",
     "canary_expected": "391",
 }
@@ -120,6 +120,7 @@ STACK = Stack(
     image=str(DEFAULTS["image"]),
     defaults=DEFAULTS,
     revisions={str(DEFAULTS["drafter_repository"]): "62f758c0a0e19b9cb76fc098c911b8ed76daff5b"},
+    quantized_drafters={str(DEFAULTS["drafter_repository"]): True, "incoai/GLM-5.3-Flash-DFlash2": False},
     releases={str(DEFAULTS["image"]).partition("@")[2]: "v2.3"},
     launch=launch,
     served_name=lambda knobs, seat: str(knobs.served_model_name),

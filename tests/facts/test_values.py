@@ -39,7 +39,7 @@ PARTS = {
     "content": "content",
     "secrets": "secrets",
     "disks": "disks",
-    "memory": "memory_available",
+    "memory": "memory",
     "ports": "ports",
     "host_key": "host_key",
     "units": "units",

@@ -1,0 +1,37 @@
+"""What is worth telling about the nodes, and forbids nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from checks import content
+from facts.values import NodeFacts, Unknown
+from spec.cluster import Cluster
+
+QUANTIZED = "hf_quant_config.json"
+"""Lies beside an 8-bit (MXFP8) drafter, and not beside the 16-bit one (reference kit v2.3-tier1)."""
+
+
+def advice(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> list[str]:
+    """A line for each thing."""
+    return list(_drafter_format(cluster, facts))
+
+
+def _drafter_format(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Iterator[str]:
+    """R10: the drafter's directory has the format of the repository that it is said to come from."""
+    wanted = cluster.stack.quantized_drafters.get(str(cluster.knobs.drafter_repository))
+    if wanted is None:
+        return
+    for node in cluster.nodes:
+        for path in cluster.launch(node).content:
+            seen = content.find(facts[node.name], path)
+            if path != node.drafter_path or isinstance(seen, Unknown) or not seen.is_whole:
+                continue
+            is_quantized = any(name == QUANTIZED for name, _, _ in seen.files)
+            if is_quantized is not wanted:
+                bits, others = ("8-bit", "16-bit") if is_quantized else ("16-bit", "8-bit")
+                yield (
+                    f"{node.name}: {path} holds the {bits} drafter ({'with' if is_quantized else 'without'} "
+                    f"{QUANTIZED}), and drafter_repository is {cluster.knobs.drafter_repository}, the {others} one; "
+                    f"correct one of them"
+                )

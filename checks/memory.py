@@ -1,0 +1,55 @@
+"""Memory of a node before an engine starts there. CPU and GPU share one, and GB10 wedges where it runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from checks.staging import amount
+from checks.verdict import Verdict, broken, unknown
+from facts.values import NodeFacts, Unknown
+from spec.cluster import Cluster, Node
+
+SWAP_BYTES = 30 * 2**30
+"""R5: reading the weights through the page cache takes all swap there is; with 32 GiB the head lived, with the usual 16
+it died near 90% of the load (reference kit v2.3-tier1)."""
+
+
+def in_use(cluster: Cluster, node: Node, seen: NodeFacts) -> Iterator[Verdict]:
+    """Nothing else holds the memory that the engine's budget was proven with. Not judged while a rank of ours is
+    there, whose own memory would be counted."""
+    most = cluster.knobs.memory_used_max_gib
+    if not most or _a_rank_is_there(seen):
+        return
+    if isinstance(seen.memory, Unknown):
+        yield unknown(node.name, "its memory", seen.memory)
+        return
+    used = seen.memory.total - seen.memory.available
+    if used > most * 2**30:
+        yield broken(
+            node.name,
+            f"{amount(used)} of memory are in use before the engine starts, wanted at most {most} GiB "
+            f"(memory_used_max_gib): the engine's budget was proven with less, and a node that runs out wedges",
+            "end what is not needed (ps -eo rss,comm --sort=-rss | head; a desktop session counts);\n"
+            "or lower kv_cache_memory_bytes by as much, and raise memory_used_max_gib",
+        )
+
+
+def swap(cluster: Cluster, node: Node, seen: NodeFacts) -> Iterator[Verdict]:
+    """R5: enough swap for weights that are read through the page cache."""
+    if cluster.stack.name != "vllm-exl3" or cluster.knobs.load_format != "":
+        return
+    if isinstance(seen.memory, Unknown):
+        yield unknown(node.name, "its swap", seen.memory)
+    elif seen.memory.swap < SWAP_BYTES:
+        yield broken(
+            node.name,
+            f'{amount(seen.memory.swap)} of swap, and load_format is "": weights read through the page cache need '
+            f"{amount(SWAP_BYTES)}, or the node dies near 90% of the load",
+            "leave load_format out (instanttensor reads past the page cache), or give the node more swap",
+        )
+
+
+def _a_rank_is_there(seen: NodeFacts) -> bool:
+    if isinstance(seen.docker, Unknown) or isinstance(seen.docker.containers, Unknown):
+        return False
+    return any(container.is_ours and container.state != "exited" for container in seen.docker.containers)

@@ -42,6 +42,7 @@ CLUSTERS: dict[str, Cluster] = {
         worker=pair.node(pair.WORKER, weights_path="/data/tiny-copy"),
     ),
     "three-nodes": pair.cluster(more=1),
+    "vllm-with-key": pair.cluster({**pair.UPSTREAM, "api_bind": "192.168.1.10", "require_api_key": True}),
     **{f"preset-{name}": pair.cluster({"preset": name}) for name in PRESETS},
 }
 NODES = [

@@ -360,9 +360,12 @@ def _parsers_are_the_proven_pair(settings: Settings) -> Iterator[str]:
 
 
 def _release(settings: Settings) -> str | None:
+    return _known_release(settings) or settings.effective.image_release
+
+
+def _known_release(settings: Settings) -> str | None:
     image = settings.effective.image
-    digest = image.partition("@")[2] if image else ""
-    return settings.effective.image_release or settings.stack.releases.get(digest)
+    return settings.stack.releases.get(image.partition("@")[2]) if image else None
 
 
 def _older(settings: Settings, than: str) -> str | None:
@@ -380,8 +383,7 @@ def _older(settings: Settings, than: str) -> str | None:
 )
 def _a_known_image_is_called_so(settings: Settings) -> Iterator[str]:
     stated = settings.knobs.image_release
-    image = settings.effective.image
-    known = settings.stack.releases.get(image.partition("@")[2]) if image else None
+    known = _known_release(settings)
     if stated and known and stated != known:
         yield f"image_release = {shown(stated)}: this image is {known}; leave image_release out"
 

@@ -66,7 +66,7 @@ def collect(query: dict[str, Any], user: str) -> dict[str, Any]:
         "machine_id": _machine_id,
         "boot_id": lambda: _text("/proc/sys/kernel/random/boot_id").strip(),
         "files": lambda: {path: _file(path) for path in query.get("files", [])},
-        "texts": lambda: {path: _optional_text(path) for path in query.get("texts", [])},
+        "texts": lambda: {path: _guarded(functools.partial(_optional_text, path)) for path in query.get("texts", [])},
         "trees": lambda: {path: _tree(path) for path in query.get("trees", [])},
         "documents": lambda: {path: _document(path) for path in query.get("documents", [])},
         "accounts": lambda: {name: _account(name) for name in query.get("accounts", [])},

@@ -219,6 +219,10 @@ class Status:
     service: str
     ranks: Mapping[int, RankStatus]
     last_failure: str
+    since: str = ""
+    """When the phase began, as the head's clock says it."""
+    last_start_seconds: float | None = None
+    """How long the last start took until the pair answered; None before there was one."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +239,7 @@ class NodeFacts:
     machine_id: str | Unknown = ""
     boot_id: str | Unknown = ""
     files: Mapping[str, File | None] | Unknown = Unknown("not probed")
-    texts: Mapping[str, str | None] | Unknown = Unknown("not probed")
+    texts: Mapping[str, str | Unknown | None] | Unknown = Unknown("not probed")
     trees: Mapping[str, Mapping[str, str]] | Unknown = Unknown("not probed")
     accounts: Mapping[str, Account | None] | Unknown = Unknown("not probed")
     tools: Mapping[str, str | None] | Unknown = Unknown("not probed")
@@ -258,6 +262,8 @@ class NodeFacts:
     """What the keeper published; None on a node where none has run since boot."""
     kept: tuple[str | None, str] | Unknown | None = Unknown("not probed")
     """(accepted generation, desired) as the keeper keeps it over reboots; None where it never kept anything."""
+    kept_start_seconds: float | None = None
+    """How long the last start took, from the same file; None where it does not say."""
 
 
     @property
@@ -319,7 +325,12 @@ def parse(document: object) -> NodeFacts:
         machine_id=part("machine_id", _string),
         boot_id=part("boot_id", _string),
         files=part("files", lambda value: _each(value, lambda item: _maybe(item, _file))),
-        texts=part("texts", lambda value: _each(value, lambda item: _maybe(item, _string))),
+        texts=part(
+            "texts",
+            lambda value: {
+                name: _part(_mapping(value), name, lambda item: _maybe(item, _string)) for name in _mapping(value)
+            },
+        ),
         trees=part("trees", lambda value: _each(value, lambda item: _each(item, _string))),
         accounts=part("accounts", lambda value: _each(value, lambda item: _maybe(item, _account))),
         tools=part("tools", lambda value: _each(value, lambda item: _maybe(item, _string))),
@@ -345,6 +356,7 @@ def parse(document: object) -> NodeFacts:
         agent_code=_kept(documents, LEASE, lambda value: _or(_mapping(value), "code", "")),
         status=_kept(documents, STATUS, _status),
         kept=_kept(documents, KEEPER_STATE, _keeper_state),
+        kept_start_seconds=_seconds(_kept(documents, KEEPER_STATE, _mapping)),
     )
 
 
@@ -580,7 +592,15 @@ def _status(value: object) -> Status:
         service=_string(data["service"]),
         ranks={int(rank): _rank_status(item) for rank, item in _mapping(data["ranks"]).items()},
         last_failure=_or(_mapping(failure), "reason", "") if failure else "",
+        since=_or(data, "since", ""),
+        last_start_seconds=_seconds(data),
     )
+
+
+def _seconds(document: Mapping[str, object] | Unknown | None) -> float | None:
+    """A figure that is only told: one that cannot be read stops nobody."""
+    value = None if document is None or isinstance(document, Unknown) else document.get("last_start_seconds")
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _rank_status(value: object) -> RankStatus:

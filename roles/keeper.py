@@ -76,7 +76,8 @@ def install_trust(run: Run) -> Commands:
         keys = {node.rank: known(run.seen(node).host_key, f"{node.name}'s host key") for node in run.cluster.workers}
         yield from put(run, objects.KNOWN_HOSTS, known_hosts_text(run.cluster, keys), "644")
         return
-    public = item(run.seen(run.cluster.head).texts, f"{objects.KEY_FILE}.pub", "the keeper's public key")
+    what = "the keeper's public key"
+    public = known(item(run.seen(run.cluster.head).texts, f"{objects.KEY_FILE}.pub", what), what)
     if public is None:
         if is_executing():
             raise fail(f"{objects.KEY_FILE}.pub is not on {run.cluster.head.name}, though it was made a moment ago")

@@ -126,6 +126,29 @@ def test_one_damaged_document_does_not_hide_the_other() -> None:
     assert not isinstance(facts.kept, Unknown)
 
 
+def test_one_text_that_cannot_be_read_does_not_hide_the_others() -> None:
+    document = recorded()
+    document["texts"]["/var/lib/sparkpair/current/rank0.json"] = {"error": "IsADirectoryError: is a directory"}
+    texts = known(parse(document).texts, "texts")
+    assert texts["/var/lib/sparkpair/current/rank0.json"] == Unknown("IsADirectoryError: is a directory")
+    assert isinstance(texts["/etc/sparkpair/ssh/id_ed25519.pub"], str)
+
+
+def test_how_long_the_last_start_took() -> None:
+    """As published, and as kept; what is no number is told as nothing and fails nobody."""
+    facts = parse(recorded())
+    status = known(facts.status, "status")
+    assert status is not None
+    assert (status.last_start_seconds, facts.kept_start_seconds) == (88.3, 88.3)
+    document = recorded()
+    for file in document["documents"].values():
+        file["json"]["last_start_seconds"] = "soon"
+    facts = parse(document)
+    status = known(facts.status, "status")
+    assert status is not None
+    assert (status.last_start_seconds, facts.kept_start_seconds) == (None, None)
+
+
 def test_docker_that_does_not_answer_knows_no_containers() -> None:
     """Not an empty list: whoever counts containers must not read silence as none."""
     document = recorded()

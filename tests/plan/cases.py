@@ -10,7 +10,7 @@ from facts.values import LEASE, STATUS
 from spec import objects
 from spec.cluster import Cluster
 from tests.plan import world
-from tests.plan.world import World, converged, fresh
+from tests.plan.world import World, converged, fresh, keep
 from tests.unit import pair
 
 PLAN = ("--dry", "--json")
@@ -37,6 +37,8 @@ class Case:
     deploy: str = "deploy.py"
     more: dict[str, object] = field(default_factory=dict)
     """Settings that are stated now, but not those of which the state was made."""
+    always: dict[str, object] = field(default_factory=dict)
+    """Settings of which the state was made, and that are still stated."""
     data: Callable[[str, dict[str, Any]], dict[str, Any]] = as_it_is
     banner: tuple[str, ...] = ()
     place: str = ""
@@ -44,7 +46,7 @@ class Case:
 
     @property
     def settled(self) -> dict[str, object]:
-        return dict(pair.UPSTREAM)
+        return {**pair.UPSTREAM, **self.always}
 
     @property
     def stated(self) -> dict[str, object]:
@@ -117,6 +119,33 @@ def other_image_asked(world: World) -> None:
         node["docker"]["images"][OTHER_IMAGE] = None
 
 
+WITH_KEY = {"require_api_key": True}
+
+
+def no_key(world: World) -> None:
+    world.head["secrets"] = {objects.API_KEY_FILE: {"present": False, "identity": None, "trouble": ""}}
+    world.head["files"][objects.API_KEY_FILE] = None
+
+
+def own_key(world: World) -> None:
+    world.head["secrets"] = {}
+    keep(world.head, objects.API_KEY_FILE)
+
+
+def other_key(world: World) -> None:
+    keep(world.head, objects.API_KEY_FILE, "6" * 64)
+
+
+def readable_key(world: World) -> None:
+    world.head["files"][objects.API_KEY_FILE]["mode"] = "644"
+
+
+def useless_key(world: World) -> None:
+    world.head["secrets"] = {
+        objects.API_KEY_FILE: {"present": True, "identity": None, "trouble": "has more than one line"}
+    }
+
+
 def without_sudo(world: World) -> None:
     world.nodes["@fake/spark-b"] = {"sudo": False, "user": "bob"}
 
@@ -170,6 +199,15 @@ CASES = (
     Case("the worker lacks the weights", change=no_copy_yet),
     Case("a copy was interrupted", change=half_a_copy),
     Case("the weights were touched", change=touched_weights),
+    Case("a key is asked for", change=no_key, more=WITH_KEY),
+    Case("a key is asked for, and the operator wrote one", change=own_key, more=WITH_KEY),
+    Case("converged, with a key", always=WITH_KEY),
+    Case("another key", change=other_key, always=WITH_KEY),
+    Case("the key is gone", change=no_key, always=WITH_KEY),
+    Case("others may read the key", change=readable_key, always=WITH_KEY),
+    Case("no key is asked for any more", always=WITH_KEY, more={"require_api_key": False}),
+    Case("fresh, with a key", fresh, always=WITH_KEY),
+    Case("another bind", more={"api_bind": "127.0.0.1"}),
     # Looked only
     Case("nobody to confirm, and nothing to", options=(), deploy="tests/plan/looks/verify.py"),
     # Refused
@@ -177,6 +215,8 @@ CASES = (
     Case("garbled", fresh, garbled),
     Case("cut short", fresh, cut_short),
     Case("two refusals", fresh, no_docker_and_a_taken_port),
+    Case("a key that cannot be used", change=useless_key, always=WITH_KEY),
+    Case("a key in engine_env", more={"engine_env": ["VLLM_API_KEY=a-key-of-16-chars"]}),
     Case("one node only", options=(*PLAN, "--limit", "@fake/spark-b")),
     Case("all but one node", options=(*PLAN, "--exclude", "head")),
     Case("a limit that matches nothing", options=(*PLAN, "--limit", "spark-x")),

@@ -39,6 +39,8 @@ FRESH = {
 }
 START, RESTART = {"Keeper | Start the pair": HEAD}, {"Keeper | Restart the pair": HEAD}
 LAUNCH = {"Engine | Install the wanted launch": BOTH}
+MAKE_KEY, LAUNCH_HEAD = {"Engine | Make the API key": HEAD}, {"Engine | Install the wanted launch": HEAD}
+SETTINGS_OF_KEEPER = {"Keeper | Install the keeper's settings": HEAD, "Keeper | Start the new keeper": HEAD}
 COPY = {
     "Weights | Start serving the weights on the rails": HEAD,
     "Weights | Copy the weights over the rail": WORKER,
@@ -50,7 +52,7 @@ PLANS: dict[str, dict[str, list[str]]] = {
     "converged": {},
     "converged, after a login banner": {},
     "a knob": LAUNCH | RESTART,
-    "a watch interval": {"Keeper | Install the keeper's settings": HEAD, "Keeper | Start the new keeper": HEAD},
+    "a watch interval": SETTINGS_OF_KEEPER,
     "a smoke prompt": {},
     "the rails' MTU": {"Fabric | Install 60-sparkpair.yaml": BOTH, "Fabric | Set the rails up": BOTH},
     "an image": {"Image | Pull the engine image": BOTH} | LAUNCH | RESTART,
@@ -67,6 +69,15 @@ PLANS: dict[str, dict[str, list[str]]] = {
     "Docker was not restarted": {"Docker | Restart Docker": WORKER},
     "the worker lacks the weights": COPY,
     "a copy was interrupted": COPY,
+    "a key is asked for": MAKE_KEY | LAUNCH_HEAD | SETTINGS_OF_KEEPER | RESTART,
+    "a key is asked for, and the operator wrote one": LAUNCH_HEAD | SETTINGS_OF_KEEPER | RESTART,
+    "converged, with a key": {},
+    "another key": RESTART,
+    "the key is gone": MAKE_KEY | RESTART,
+    "others may read the key": MAKE_KEY,
+    "no key is asked for any more": LAUNCH_HEAD | SETTINGS_OF_KEEPER | RESTART,
+    "fresh, with a key": FRESH | MAKE_KEY,
+    "another bind": LAUNCH | RESTART,
     "the weights were touched": {"Weights | Record the manifest of the weights": BOTH} | RESTART,
 }
 
@@ -91,6 +102,12 @@ REFUSALS: dict[str, str] = {
     "    Fix: end that, or state another api_port\n"
     f"  {B}: Docker is not installed\n"
     "    Fix: sudo apt-get install docker.io, or Docker's own packages; DGX OS brings them",
+    "a key that cannot be used": PREFLIGHT
+    + f"  {A}: the API key cannot be used: /etc/sparkpair/secrets/api-key has more than one line\n"
+    "    Fix: on the head: sudo rm /etc/sparkpair/secrets/api-key; deploy.py then makes one. Or write one line of your "
+    "own there, at least 16\n"
+    "      printable characters without blanks, as root with umask 077",
+    "a key in engine_env": SETTINGS + "  engine_env: VLLM_API_KEY is what the knob require_api_key sets; use that",
     "one node only": LEFT_OUT,
     "all but one node": LEFT_OUT,
     "a limit that matches nothing": f"--limit spark-x leaves no host of {A}, {B}; no node was changed",

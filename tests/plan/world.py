@@ -36,6 +36,7 @@ FILES = [
     ["model.safetensors.index.json", 300, "e" * 64],
 ]
 IDENTITY = wire.manifest_identity([(str(path), int(str(size)), str(sha)) for path, size, sha in FILES])
+KEY_IDENTITY = "5" * 64
 GIB = 2**30
 
 Document = dict[str, Any]
@@ -72,12 +73,20 @@ def converged(cluster: Cluster) -> World:
     for node in cluster.nodes:
         for name in world.nodes[node.name]["content"]:
             _give(world.nodes[node.name], name, identity=True)
+        for path in world.nodes[node.name]["secrets"]:
+            keep(world.nodes[node.name], path)
     identities = wanted_identities(cluster, world.facts())
     assert identities is not None
     engine = engine_hash([rank_text(cluster, node) for node in cluster.nodes], identities)
     for node in cluster.nodes:
         _converge(cluster, node, world.nodes[node.name], engine)
     return world
+
+
+def keep(document: Document, path: str, identity: str = KEY_IDENTITY) -> None:
+    """A secret is in its file; what it holds no answer says."""
+    document["secrets"][path] = {"present": True, "identity": identity, "trouble": ""}
+    document["files"][path] = {"kind": "file", "sha256": None, "mode": "600", "owner": "root", "group": "root"}
 
 
 def file(text: str, mode: str = "644") -> Document:
@@ -161,6 +170,7 @@ def _fresh(cluster: Cluster, node: Node) -> Document:
             "containers": [],
         },
         "content": content,
+        "secrets": {path: {"present": False, "identity": None, "trouble": ""} for path in asked.secrets},
         "disks": {path.replace("~", node.home): {"at": "/", "device": 1, "free": 2000 * GIB} for path in asked.disks},
         "memory": {"MemTotal": 128 * GIB, "MemAvailable": 120 * GIB},
         "ports": {str(port): None for port in asked.ports},

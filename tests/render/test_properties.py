@@ -189,7 +189,7 @@ def test_ranks_differ_only_where_they_must(everywhere: dict[str, Any]) -> None:
     assert [*expected, ("--headless",)] == list(worker.command)
     own = {
         "VLLM_HOST_IP", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME",
-        "TP_SOCKET_IFNAME", "MN_IF_NAME",
+        "TP_SOCKET_IFNAME", "MN_IF_NAME", "VLLM_API_KEY",
     }  # fmt: skip
     assert [pair for pair in head.env if pair[0] not in own] == [pair for pair in worker.env if pair[0] not in own]
 

@@ -51,6 +51,8 @@ ROOMS: dict[str, Room] = {
     "spec.stacks": Room(("spec.knobs", "spec.stacks"), ("pydantic",)),
     "spec.cluster": Room(("spec.knobs", "spec.presets", "spec.stacks"), ("pydantic",)),
     "spec.capacity": Room(("spec.cluster", "spec.knobs")),
+    # Its page of the documentation, which shows what it computes.
+    "spec.capacity_page": Room(("spec.capacity",)),
     # The port of the copies is said where it is opened; what a pool holds is judged as every other rule is.
     "spec.rules": Room((*_CLUSTER, "spec.presets", "spec.objects", "spec.rules")),
     "spec.resolve": Room(_CLUSTER),
@@ -60,8 +62,13 @@ ROOMS: dict[str, Room] = {
     "spec.changes": Room((*_CLUSTER, "spec.kinds", "node.wire")),
     # The programs say once where they look; what else is said of those places is said here.
     "spec.objects": Room(("node.paths",)),
-    "spec.load": Room((*_CLUSTER, "spec.presets", "spec.rules"), ("pyinfra", "pydantic")),
+    "spec.load": Room((*_CLUSTER, "spec.presets", "spec.rules", "spec.kit_keys"), ("pyinfra", "pydantic")),
     "spec.docs": Room(("spec",), ("pydantic",)),
+    # What the reference kit calls a thing is asked where a name is judged, so its table needs the knobs alone.
+    "spec.kit_keys": Room(("spec.knobs",)),
+    "spec.kit_values": Room(("spec.kit_keys", "spec.kinds", "spec.knobs", "spec.stacks")),
+    # A program of its own: it judges what it took over as a deploy would.
+    "spec.import_kit": Room(("spec",), ("pyinfra",)),
     "facts": Room(("facts", "node"), ("pyinfra",)),
     # The one client of the served API: what an application would use.
     "facts.api": Room(("facts",), ("openai", "httpx")),

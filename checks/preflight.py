@@ -33,6 +33,7 @@ def _verdicts(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Iterator[Verd
     plans = content.plans(cluster, facts)
     for plan in plans:
         yield from plan.refusals
+        yield from content.template_is_there(cluster, facts, plan)
     for node in cluster.nodes:
         yield from staging.space(cluster, node, facts[node.name], plans)
     yield from staging.copying_tools(cluster, facts, plans)

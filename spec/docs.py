@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from spec.knobs import KNOBS, SECTIONS, Cost, Knob, Scope, shown
+from spec.capacity import estimate
+from spec.capacity_page import capacity_page
+from spec.knobs import KNOBS, SECTIONS, Cost, Knob, Knobs, Scope, shown
 from spec.objects import AUTHORIZED_KEYS, KEY_FILE, KNOWN_HOSTS, OBJECTS, PEER_HOME, USER, Where
 from spec.presets import PRESETS, Preset
 from spec.rules import RULES, Severity
@@ -177,7 +179,8 @@ a knob of a preset back to the stack's default, state that value. `python plan.p
 change, and what it would cost, before anything is done.
 
 The figures are those that the reference kit v2.3-tier1 publishes for the same settings; nobody has measured them again
-here. [capacity.md](capacity.md) computes the pools.
+here. The pools are computed, and stand beside what its README says: some of those figures were printed by an older
+release with another budget ([capacity.md](capacity.md)).
 
 """
 
@@ -188,7 +191,14 @@ def _setting(name: str, value: object) -> str:
 
 def _preset_rows(preset: Preset) -> list[str]:
     settings = ", ".join(_setting(name, value) for name, value in preset.values.items()) or "nothing"
-    pool = f"{preset.published_pool_tokens:,} tokens" if preset.published_pool_tokens else "as the default's"
+    effective = STACKS["vllm-exl3"].effective(Knobs(), preset.values)
+    computed = estimate(effective)
+    pool = "not computed"
+    if computed:
+        length = effective.max_model_len
+        pool = f"{computed.pool_tokens:,} tokens, {computed.full_requests:.2f} requests of {length:,}"
+    if preset.published_pool_tokens:
+        pool += f"; the reference kit's README says {preset.published_pool_tokens:,}"
     return [
         f"## {preset.name}",
         "",
@@ -196,7 +206,7 @@ def _preset_rows(preset: Preset) -> list[str]:
         "",
         f"- You get: {preset.gives}",
         f"- You give up: {preset.takes}",
-        f"- Published pool: {pool}",
+        f"- Pool, computed: {pool}",
         f"- Sets: {settings}",
         "",
     ]
@@ -241,6 +251,7 @@ def rules_page() -> str:
 
 
 PAGES = {
+    "capacity.md": capacity_page,
     "knobs.md": knobs_page,
     "objects.md": objects_page,
     "presets.md": presets_page,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from checks.advice import advice
 from checks.preflight import refusals
 from tests.plan.world import GIB, World, converged, fresh, unit
 from tests.unit import pair
@@ -325,3 +326,117 @@ def test_no_space_is_asked_for_what_is_there() -> None:
             disk["free"] = GIB // 8
         getattr(world, name)["docker"]["disk"]["free"] = GIB // 8
     assert told(world) == []
+
+
+EXL3 = {"weights_path": "~/models/w", "drafter_path": "~/models/d"}
+
+
+def of_reference_stack(change: Change | None = None, state: Callable[[Any], World] = fresh, **knobs: object) -> World:
+    """A pair for stack vllm-exl3."""
+    world = state(pair.cluster({**EXL3, **knobs}))
+    if change:
+        change(world)
+    return world
+
+
+def test_memory_in_use_is_told_before_the_engine_needs_it() -> None:
+    """With the limit of the reference kit, and with what to do."""
+    assert told(of_reference_stack(change("memory|MemAvailable", 121 * GIB))) == [
+        "  spark-b: 7.0 GiB of memory are in use before the engine starts, wanted at most 6 GiB (memory_used_max_gib): "
+        "the engine's budget was proven with less, and a node that runs out wedges\n"
+        "    Fix: end what is not needed (ps -eo rss,comm --sort=-rss | head; a desktop session counts);\n"
+        "      or lower kv_cache_memory_bytes by as much, and raise memory_used_max_gib"
+    ]
+
+
+def test_memory_is_not_judged_while_a_rank_of_ours_holds_it() -> None:
+    """Nor where the limit is turned off; an engine that ended holds none any more."""
+    most = change("memory|MemAvailable", 3 * GIB)
+    assert told(of_reference_stack(most, converged)) == []
+    assert told(of_reference_stack(most, memory_used_max_gib=0)) == []
+    assert told(of_reference_stack(change("memory|MemAvailable", 121 * GIB), memory_used_max_gib=8)) == []
+    ended = of_reference_stack(most, converged)
+    ended.worker["docker"]["containers"][0]["state"] = "exited"
+    assert len(told(ended)) == 1
+
+
+def test_memory_that_cannot_be_read_is_not_enough() -> None:
+    assert told(of_reference_stack(change("memory", {"error": "it broke"}))) == [
+        "  spark-b: its memory could not be read: it broke\n    Fix: make that answer, then run again"
+    ]
+
+
+def test_a_load_through_the_page_cache_needs_swap() -> None:
+    """R5, on every node; another loader, and another stack, need none."""
+    line = (
+        '  {}: 16.0 GiB of swap, and load_format is "": weights read through the page cache need 30.0 GiB, or the node '
+        "dies near 90% of the load\n"
+        "    Fix: leave load_format out (instanttensor reads past the page cache), or give the node more swap"
+    )
+    assert told(of_reference_stack(load_format="")) == [line.format("spark-a"), line.format("spark-b")]
+    assert told(of_reference_stack(change("memory|SwapTotal", 32 * GIB), load_format="")) == [line.format("spark-a")]
+    assert told(of_reference_stack()) == []
+    assert told(fresh(pair.cluster({**pair.UPSTREAM, "load_format": ""}))) == []
+
+
+def test_a_chat_template_lies_among_the_weights() -> None:
+    world = of_reference_stack(None, converged, chat_template="chat_template_mm.jinja")
+    assert told(world) == [
+        "  spark-a: chat_template = chat_template_mm.jinja: no such file in /home/alice/models/w, which is what the "
+        "container sees\n"
+        "    Fix: put it there on every node, name a file that is there, or leave chat_template out "
+        "(ls /home/alice/models/w)"
+    ]
+    world.head["content"]["weights"]["files"].append(["chat_template_mm.jinja", 12, "a" * 64])
+    world.worker["content"]["weights"]["files"].append(["chat_template_mm.jinja", 12, "a" * 64])
+    assert told(world) == []
+
+
+@pytest.mark.parametrize(
+    ("knobs", "command"),
+    [
+        (
+            {},
+            "hf download local-inference-lab/GLM-5.3-Flash-DFlash2-MXFP8 "
+            "--revision 62f758c0a0e19b9cb76fc098c911b8ed76daff5b --local-dir /home/alice/models/d",
+        ),
+        ({"drafter_revision": ""}, "hf download local-inference-lab/GLM-5.3-Flash-DFlash2-MXFP8 --local-dir "),
+        (
+            {"drafter_repository": "incoai/GLM-5.3-Flash-DFlash2"},
+            "hf download incoai/GLM-5.3-Flash-DFlash2 --local-dir ",
+        ),
+        (
+            {"drafter_repository": "a/b", "drafter_revision": "c" * 40},
+            f"hf download a/b --revision {'c' * 40} --local-dir ",
+        ),
+    ],
+)
+def test_what_is_missing_everywhere_comes_with_its_command(knobs: dict[str, object], command: str) -> None:
+    """The proven commit for the repository that it belongs to, and no other."""
+
+    def gone(world: World) -> None:
+        for node in (world.head, world.worker):
+            for name in ("weights", "drafter"):
+                node["content"][name].update(present=False, files=[], identity=None)
+
+    weights, drafter = told(of_reference_stack(gone, **knobs))
+    assert weights.endswith(
+        "For example, on spark-a: hf download brandonmusic/GLM-5.3-Flash-tr3-4bpw --local-dir /home/alice/models/w\n"
+        "      (the same files: Mia-AiLab/GLM-5.3-Flash-EXL3-TR3-4bpw)"
+    )
+    assert f"For example, on spark-a: {command}" in drafter
+
+
+def test_a_drafter_of_the_other_format_is_told() -> None:
+    """R10: told, not refused, as in the reference kit."""
+    world = of_reference_stack(None, converged)
+    assert advice(world.cluster, world.facts()) == [
+        f"{name}: {path}/models/d holds the 16-bit drafter (without hf_quant_config.json), and drafter_repository is "
+        "local-inference-lab/GLM-5.3-Flash-DFlash2-MXFP8, the 8-bit one; correct one of them"
+        for name, path in (("spark-a", "/home/alice"), ("spark-b", "/srv/bob"))
+    ]
+    for node in (world.head, world.worker):
+        node["content"]["drafter"]["files"].append(["hf_quant_config.json", 12, "a" * 64])
+    assert advice(world.cluster, world.facts()) == []
+    other = of_reference_stack(None, converged, drafter_repository="somebody/drafter", drafter_revision="d" * 40)
+    assert advice(other.cluster, other.facts()) == []

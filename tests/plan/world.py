@@ -172,7 +172,7 @@ def _fresh(cluster: Cluster, node: Node) -> Document:
         "content": content,
         "secrets": {path: {"present": False, "identity": None, "trouble": ""} for path in asked.secrets},
         "disks": {path.replace("~", node.home): {"at": "/", "device": 1, "free": 2000 * GIB} for path in asked.disks},
-        "memory": {"MemTotal": 128 * GIB, "MemAvailable": 120 * GIB},
+        "memory": {"MemTotal": 128 * GIB, "MemAvailable": 123 * GIB, "SwapTotal": 16 * GIB},
         "ports": {str(port): None for port in asked.ports},
         "host_key": HOST_KEY,
         "units": {name: {**unit("inactive", ""), "LoadState": "not-found"} for name in asked.units},

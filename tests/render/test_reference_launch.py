@@ -117,10 +117,10 @@ def test_optional_arguments_stand_where_the_kit_puts_them(rank: int) -> None:
         ),
         pytest.param({"enforce_eager": True}, [], [("--enforce-eager",)], id="EAGER=1"),
         pytest.param(
-            {"max_num_seqs": 16, "kv_cache_memory_bytes": 16.5e9},
-            [("--max-num-seqs", "4"), ("--kv-cache-memory", "14400000000")],
-            [("--max-num-seqs", "16"), ("--kv-cache-memory", "16500000000")],
-            id="MAX_SEQS=16 KV_CACHE_MEMORY=16.5e9",
+            {"max_num_seqs": 16, "kv_cache_memory_bytes": 16.5e9, "max_model_len": 131072},
+            [("--max-model-len", "524288"), ("--max-num-seqs", "4"), ("--kv-cache-memory", "14400000000")],
+            [("--max-model-len", "131072"), ("--max-num-seqs", "16"), ("--kv-cache-memory", "16500000000")],
+            id="MAX_SEQS=16 KV_CACHE_MEMORY=16.5e9 MAX_LEN=131072",
         ),
         pytest.param(
             {"enable_thinking": True},

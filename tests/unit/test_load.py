@@ -495,3 +495,51 @@ def test_through_pyinfras_command_line(tmp_path: Path, arguments: list[str], lin
     message = run.stderr[run.stderr.index(FIRST) :].splitlines()
     assert [line.strip() for line in message[1 : 1 + len(lines)]] == lines
     assert run.stderr.count(FIRST) == 1
+
+
+@pytest.mark.slow
+def test_three_doors_through_pyinfras_command_line(tmp_path: Path) -> None:
+    """Unknown, misspelt and of a wrong type, through each door: one message, and each line names its door."""
+    example = (ROOT / "inventory.py").read_text(encoding="utf-8").replace('"spark-', '"@fake/spark-')
+    own = '"weights": 1, "weigths_path": "/m", "cache_path": 7, "rails": [\n'
+    (tmp_path / "inventory.py").write_text(example.replace('"rails": [\n', own, 1), encoding="utf-8")
+    (tmp_path / "group_data").mkdir()
+    (tmp_path / "group_data" / "all.py").write_text(
+        'max_len = 4096\nmax_num_sequences = 4\nqqq = 1\nmax_model_len = "131072"\n', encoding="utf-8"
+    )
+    (tmp_path / "deploy.py").write_text(
+        "from pyinfra import inventory\nfrom spec.load import settings_from_pyinfra\nsettings_from_pyinfra(inventory)\n",
+        encoding="utf-8",
+    )
+    data = ["MAX_SEQS=4", "zzz=1", "max_num_seq=8", "api_port=web", "preset=long-document"]
+    run = subprocess.run(
+        [
+            *[sys.executable, "-m", "pyinfra", "inventory.py", "deploy.py", "--dry"],
+            *[word for item in data for word in ("--data", item)],
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert "Traceback" not in run.stderr
+    assert run.stderr.count(FIRST) == 1
+    lines = [line.strip() for line in run.stderr[run.stderr.index(FIRST) :].splitlines()[1:]]
+    assert set(lines[: lines.index("")] if "" in lines else lines) == {
+        "--data: MAX_SEQS: no such knob (did you mean max_num_seqs? docs/knobs.md)",
+        "--data: zzz: no such knob (docs/knobs.md lists them)",
+        "--data: max_num_seq: no such knob (did you mean max_num_seqs? docs/knobs.md)",
+        '--data: api_port = "web": must be a whole number, 1024 to 65535, not text',
+        '--data: preset = "long-document": must be one of default, responsive-chat, more-context, long-documents, '
+        "many-agents, unquantized-kv, mtp-fallback",
+        "inventory: @fake/spark-a: weights: no such knob (did you mean weights_path? docs/knobs.md)",
+        "inventory: @fake/spark-a: weigths_path: no such knob (did you mean weights_path? docs/knobs.md)",
+        "inventory: @fake/spark-a: cache_path = 7: must be an absolute path on the node, or one that starts with ~/, not a "
+        "whole number; in --data quote it as JSON: 'name=\"...\"'",
+        "group_data/all.py: max_len: no such knob (did you mean max_model_len? docs/knobs.md)",
+        "group_data/all.py: max_num_sequences: no such knob (did you mean max_num_seqs? docs/knobs.md)",
+        "group_data/all.py: qqq: no such knob (docs/knobs.md lists them)",
+        'group_data/all.py: max_model_len = "131072": must be a whole number, 1 to 1048576, not text',
+    }

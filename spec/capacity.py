@@ -29,7 +29,7 @@ class Geometry:
     """Shapes of the checkpoint and of its drafter. Each stands in a config.json or in the engine's source."""
 
     ranks: int = 2
-    # zai-org/GLM-5.3-Flash config.json, text_config.layer_types: 45 layers.
+    # zai-org/GLM-5.3-Flash config.json (as public engines quote it), text_config.layer_types: 45 layers.
     attention_layers: int = 11
     state_layers: int = 34
     # text_config: kv_lora_rank 512, qk_rope_head_dim 0 (no rotary part in the cache).
@@ -46,7 +46,8 @@ class Geometry:
     convolution: int = 4
     # num_nextn_predict_layers 1: the layer that mtp drafts with is one more layer of sparse attention.
     mtp_layers: int = 1
-    # incoai/GLM-5.3-Flash-DFlash2 config.json: 5 layers of sliding attention, 8 KV heads of 128, window 2048.
+    # incoai/GLM-5.3-Flash-DFlash2 config.json (the same): 5 layers of sliding attention, 8 KV heads of 128, window
+    # 2048.
     draft_layers: int = 5
     draft_heads: int = 8
     draft_head: int = 128
@@ -434,8 +435,9 @@ def refusals(settings: Settings) -> Iterator[str]:
 
 
 def warnings(settings: Settings) -> Iterator[str]:
-    """A line where the head is left less than in the configuration that the reference kit validated: unified memory
-    that runs out does not fail, it wedges the node until its power is cut (docs/FINDINGS.md section 13)."""
+    """A line where the head is left clearly less, by a quarter of a GB, than in the configuration that the reference
+    kit validated: unified memory that runs out does not fail, it wedges the node until its power is cut (docs/
+    FINDINGS.md section 13)."""
     knobs = settings.effective
     capacity, terms = estimate(knobs), _terms(knobs)
     if capacity is None or terms is None or len(settings.nodes) not in (0, GEOMETRY.ranks):
@@ -444,8 +446,8 @@ def warnings(settings: Settings) -> Iterator[str]:
         return  # said as a refusal
     wanted, _ = _anchor(terms.early)
     floor = capacity.head_floor_bytes
-    if floor.expected >= wanted:
-        return
+    if floor.expected >= wanted - FREE.floor_half_width_bytes // 4:
+        return  # floors stray by more than that from boot to boot
     leaves = (
         f"leaves the head about {floor.expected / GB:.1f} GB under load"
         if floor.expected > 0
@@ -460,19 +462,30 @@ def warnings(settings: Settings) -> Iterator[str]:
 
 def _cheaper(knobs: Knobs, wanted: int) -> str:
     """A setting that leaves the head so many bytes: a smaller budget where one request still fits, else smaller
-    batches."""
-    budget = int(knobs.kv_cache_memory_bytes or 0) // STEP
-    for steps in range(budget, 0, -1):
-        less = estimate(_with(knobs, kv_cache_memory_bytes=steps * STEP))
-        if less is None or less.full_requests < 1:
-            break
-        if less.head_floor_bytes.expected >= wanted:
-            return f"kv_cache_memory_bytes = {steps * STEP} or less (a pool of {less.pool_tokens:,} tokens)"
+    batches, else a smaller budget with fewer slots or shorter requests."""
+    less = next((one for one in _smaller_budgets(knobs) if _floor(one) >= wanted), knobs)
+    after = estimate(less)
+    if after is not None and after.full_requests >= 1 and less is not knobs:
+        return f"kv_cache_memory_bytes = {less.kv_cache_memory_bytes} or less (a pool of {after.pool_tokens:,} tokens)"
     for batch in range(int(knobs.max_num_batched_tokens or 0) // 1024 * 1024, 2047, -1024):
-        less = estimate(_with(knobs, max_num_batched_tokens=batch))
-        if less is not None and less.head_floor_bytes.expected >= wanted:
+        if _floor(_with(knobs, max_num_batched_tokens=batch)) >= wanted:
             return f"max_num_batched_tokens = {batch} or less"
-    return "max_model_len or max_num_seqs lower, and kv_cache_memory_bytes with it"
+    budget = f"kv_cache_memory_bytes = {less.kv_cache_memory_bytes} or less"
+    if slots := most_slots(less):
+        return f"{budget} and max_num_seqs = {slots} or less"
+    if longest := longest_request(less):
+        return f"{budget} and max_model_len = {longest} or less"
+    return f"{budget} and less of max_num_seqs and max_model_len"
+
+
+def _smaller_budgets(knobs: Knobs) -> Iterator[Knobs]:
+    for steps in range(int(knobs.kv_cache_memory_bytes or 0) // STEP, 0, -1):
+        yield _with(knobs, kv_cache_memory_bytes=steps * STEP)
+
+
+def _floor(knobs: Knobs) -> int:
+    capacity = estimate(knobs)
+    return 0 if capacity is None else capacity.head_floor_bytes.expected
 
 
 def _ceil(amount: int, unit: int) -> int:
@@ -522,8 +535,8 @@ _BF16 = {
 _NVFP4 = {"kv_cache_dtype": "nvfp4_ds_mla", "nvfp4_mla_dynamic_scale": True}
 _NO_RING = "VLLM_MAMBA_SPEC_CARVEOUT=0"
 _REPEATED = (
-    "the README of v2.3-tier1 repeats what v2 printed at 12.4e9 bytes (the row of the same figure above); its default "
-    "budget is 14.4e9 and its slots are carved from it, which the default's own figure shows"
+    "the README of v2.3-tier1 repeats what v1 or v2 printed at 12.4e9 bytes (the row of the same figure above); its "
+    "default budget is 14.4e9 and the drafts of its slots are taken from it, as the default's own figure shows"
 )
 
 POINTS: tuple[Point, ...] = (

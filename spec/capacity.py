@@ -18,6 +18,8 @@ from types import MappingProxyType
 from spec.cluster import Settings
 from spec.knobs import Knobs
 
+# Sections of "FINDINGS" are those of that file in the reference kit, Entrpi/glm-5.3-flash-exl3-2x-spark.
+
 GB = 10**9
 GIB = 2**30
 STEP = 10**8
@@ -40,7 +42,7 @@ class Geometry:
     index_scale_bytes: int = 4
     index_pool: int = 4
     # text_config.linear_attn_config: num_heads 64, head_dim 128, short_conv_kernel_size 4. The state is fp32 (reference
-    # kit, docs/FINDINGS.md section 10), the convolution's tail bf16.
+    # kit, FINDINGS section 10), the convolution's tail bf16.
     state_heads: int = 64
     state_head: int = 128
     convolution: int = 4
@@ -75,7 +77,7 @@ LATENT_BYTES: Mapping[str, int] = MappingProxyType(
     {
         "": 2 * GEOMETRY.latent,  # the model's own, bf16
         "fp8_e4m3": GEOMETRY.latent,
-        # 512 fp8 values and 4 fp32 scales (reference kit, docs/FINDINGS.md section 12).
+        # 512 fp8 values and 4 fp32 scales (reference kit, FINDINGS section 12).
         "fp8_ds_mla": GEOMETRY.latent + 16,
         # 256 bytes of packed fp4, 32 of fp8 scales, one fp32 scale per token, padded (section 13: 304 B/token).
         "nvfp4_ds_mla": 304,
@@ -93,7 +95,7 @@ mode align is page x (2 + num_speculative_blocks) (quoted in vllm-project/vllm p
 WITHOUT_STATE_RING = frozenset({"v1", "v2", "v2.1"})
 """Releases of the reference kit's image that keep the states of drafted tokens in the pool and size the indexer's
 workspace by the full length, and whose floors were measured with a page-cached load. v2.2 brought the ring and the
-small workspace (docs/FINDINGS.md section 17)."""
+small workspace (FINDINGS section 17)."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class FreeParameters:
     """What the default of v2.3 leaves the head: the middle of "the head then serves with about 1-3 GB to spare"
     (README of v2.3-tier1)."""
     floor_bytes_before_v2_2: int = int(3.2 * GIB)
-    """What v2 at 12.4e9 bytes and 524,288 tokens left it during a prefill of 499k (docs/FINDINGS.md section 12)."""
+    """What v2 at 12.4e9 bytes and 524,288 tokens left it during a prefill of 499k (FINDINGS section 12)."""
     floor_per_byte_before_v2_2: float = (5.25 - 2.26) * GIB / GB
     """What a byte above 12.4e9 cost the head there: 13.4e9 cut its floor from 5.25 to 2.26 GiB (section 5, which calls
     it non-linear and does not explain it). Up to 12.4e9, and from v2.2 on, a byte costs a byte."""
@@ -278,7 +280,7 @@ def _layout(terms: _Terms) -> _Layout:
         window = _ceil(GEOMETRY.draft_window - 1 + FREE.steps_in_flight * terms.batch, tokens)
         per_slot = window + FREE.ring_spare_blocks
         fixed += per_slot - 1
-        # One page beside those of the slots: phys = 1 + slot x R + position mod R (docs/FINDINGS.md section 3).
+        # One page beside those of the slots: phys = 1 + slot x R + position mod R (FINDINGS section 3).
         ring = (1 + terms.slots * per_slot) * tokens * GEOMETRY.draft_bytes(terms.draft_item)
     if terms.state_ring:
         # One page of an attention layer per slot, drafted token and state layer (section 17).
@@ -294,7 +296,7 @@ def _layout(terms: _Terms) -> _Layout:
 
 def _rank_bytes(terms: _Terms) -> RankBytes:
     if terms.early:
-        # max_model_len x 40 entries of a pooled key (docs/FINDINGS.md section 17: 2.58 GiB at 524,288).
+        # max_model_len x 40 entries of a pooled key (FINDINGS section 17: 2.58 GiB at 524,288).
         entries = terms.length * 40
     else:
         entries = min(terms.slots, terms.batch) * _ceil(terms.length + terms.drafted, GEOMETRY.index_pool)
@@ -436,8 +438,8 @@ def refusals(settings: Settings) -> Iterator[str]:
 
 def warnings(settings: Settings) -> Iterator[str]:
     """A line where the head is left clearly less, by a quarter of a GB, than in the configuration that the reference
-    kit validated: unified memory that runs out does not fail, it wedges the node until its power is cut (docs/
-    FINDINGS.md section 13)."""
+    kit validated: unified memory that runs out does not fail, it wedges the node until its power is cut (the kit's
+    FINDINGS section 13)."""
     knobs = settings.effective
     capacity, terms = estimate(knobs), _terms(knobs)
     if capacity is None or terms is None or len(settings.nodes) not in (0, GEOMETRY.ranks):
@@ -626,7 +628,7 @@ POINTS: tuple[Point, ...] = (
     ),
     Point("v2.3, bf16, as the README has it", 520_470, _BF16, "README of v2.3-tier1", False, _REPEATED),
 )
-"""Every pool that the reference kit published with the knobs it was printed under, in README.md, docs/FINDINGS.md and
+"""Every pool that the reference kit published with the knobs it was printed under, in README.md, FINDINGS and
 the launcher of its releases v1 to v2.3-tier1. Not here: 329k without the draft ring, which is not modelled."""
 
 

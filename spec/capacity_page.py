@@ -27,7 +27,7 @@ _HEAD = """\
 
 How many tokens the KV pool of stack `vllm-exl3` has, how many requests of full length fit at once, and what is left to
 the head: computed before anything is started. Two nodes, bytes per rank; GB is 10^9 bytes, GiB is 2^30. Sections are
-those of the reference kit's docs/FINDINGS.md.
+those of the reference kit's FINDINGS.
 
 A setting whose pool cannot hold one request of `max_model_len` is refused: the engine would say the same minutes into
 a start, with the pair down. A setting that leaves the head a quarter of a GB less than the kit's validated

@@ -80,7 +80,7 @@ def test_published_floors_are_in_the_band(point: FloorPoint) -> None:
 
 
 def test_the_default() -> None:
-    """README of the reference kit v2.3-tier1: 1,287,194 tokens, 2.46 requests, 1 to 3 GB to spare. docs/FINDINGS.md
+    """README of the reference kit v2.3-tier1: 1,287,194 tokens, 2.46 requests, 1 to 3 GB to spare. FINDINGS
     section 17 carves about 2.5 GiB at 4 slots and 9 GiB at 16; the states alone are 2.2 and 8.6."""
     default = capacity()
     assert default.pool_tokens == 1_287_194
@@ -96,7 +96,7 @@ def test_the_default() -> None:
 
 def test_tokens_per_gb() -> None:
     """The kit's "about 90k per GB" is the pool over the budget. The next GB adds 117,629 between its own two points
-    (12.4e9 and 14.4e9 with the ring, docs/FINDINGS.md section 17), and so it does here between 14.0e9 and 14.8e9."""
+    (12.4e9 and 14.4e9 with the ring, FINDINGS section 17), and so it does here between 14.0e9 and 14.8e9."""
     assert capacity().pool_tokens / 14.4 == pytest.approx(90_000, rel=0.01)
     low, high = (capacity(kv_cache_memory_bytes=int(budget * GB)).pool_tokens for budget in (14.0, 14.8))
     assert (high - low) / 0.8 == pytest.approx((1_287_194 - 1_051_936) / 2.0, rel=0.02)

@@ -4,15 +4,18 @@ pyinfra inventory.py verify.py
 """
 
 import hashlib
+from contextlib import nullcontext
 
 from pyinfra import host, inventory, logger
 from pyinfra.api.exceptions import DeployError
 
-from checks import access, api, converged, staging
+from checks import access, api, api_key, converged, staging
 from checks.verdict import failures
 from facts.api import Chat
 from facts.pings import RailPings
+from facts.values import Unknown
 from operations import wanted
+from operations.api import read_key, through
 from operations.run import begin
 from spec.load import settings_from_pyinfra
 from spec.resolve import resolve
@@ -40,8 +43,25 @@ def statements(run):
     yield from converged.keeper_agrees(
         cluster.head, facts[cluster.head.name], run.programs_hash, wanted.service(run), engine
     )
-    url = f"http://{cluster.head.management_address}:{cluster.api_port}/v1"
-    yield from api.answers(cluster, url, Chat(url, cluster.served_model_name, CANARY_SECONDS))
+    yield from api_key.kept(cluster, facts[cluster.head.name])
+    yield from api_statements(run)
+
+
+def api_statements(run):
+    """What the API answers, wherever it listens."""
+    cluster, head = run.cluster, run.hosts[run.cluster.head.name]
+    at = api.place(cluster)
+    url = f"http://{at.address}:{at.port}/v1"
+    key = read_key(head) if cluster.knobs.require_api_key else ""
+    if isinstance(key, Unknown):
+        yield api.silent(url, key)
+        return
+    with through(head, at.address, at.port) if at.behind else nullcontext((at.address, at.port)) as way:
+        if isinstance(way, Unknown):
+            yield api.silent(url, way)
+            return
+        client = Chat(f"http://{way[0]}:{way[1]}/v1", cluster.served_model_name, CANARY_SECONDS, key)
+        yield from api.answers(cluster, url, client)
 
 
 run = begin(settings_from_pyinfra(inventory), resolve)

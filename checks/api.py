@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address
 from typing import Protocol
 
 from checks.verdict import Verdict, broken, holds
 from facts.api import Answer, arguments_of
 from facts.values import Unknown
 from spec.cluster import Cluster
+from spec.stacks.common import api_address
 
 MARKS = ("<think>", "</think>")
 TOOL_PROMPT = "What is the weather in Paris? Use the tool."
@@ -19,9 +22,34 @@ class Client(Protocol):
     """What is asked; facts.api.Chat answers it."""
 
     def models(self) -> tuple[str, ...] | Unknown: ...
+    def without_key(self) -> int | Unknown: ...
     def ask(
         self, prompt: str, max_tokens: int, *, stream: bool = False, thinking: bool | None = None, tools: bool = False
     ) -> Answer | Unknown: ...
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the API is. `behind` says that the control machine gets there only through the head."""
+
+    address: str
+    port: int
+    behind: bool
+
+
+def place(cluster: Cluster) -> Place:
+    """Where the control machine finds the API. What is bound to the loopback device or to a rail is reached from the
+    head; so that a control machine need not have a way to the rails, it goes through the head."""
+    bind = IPv4Address(cluster.knobs.api_bind)
+    management = cluster.head.management_address
+    if bind.is_unspecified or bind == management:
+        return Place(str(management), cluster.api_port, behind=False)
+    return Place(str(api_address(cluster.knobs)), cluster.api_port, behind=True)
+
+
+def silent(url: str, why: Unknown) -> Verdict:
+    """There was nobody to ask."""
+    return broken("", f"the API at {url} could not be asked: {why.reason}", LOOK)
 
 
 def answers(cluster: Cluster, url: str, client: Client) -> Iterator[Verdict]:
@@ -36,6 +64,8 @@ def answers(cluster: Cluster, url: str, client: Client) -> Iterator[Verdict]:
         yield broken("", f"the API at {url} serves {', '.join(served)}, wanted {model}", "run deploy.py")
         return
     yield holds("", f"the API at {url} serves {model}")
+    if knobs.require_api_key:
+        yield _locked(url, client.without_key())
     for stream in (False, True):
         how = "streaming" if stream else "at once"
         answer = client.ask(knobs.smoke_prompt, knobs.smoke_max_tokens, stream=stream)
@@ -55,6 +85,14 @@ def answers(cluster: Cluster, url: str, client: Client) -> Iterator[Verdict]:
     if knobs.reasoning_parser:
         yield _without_reasoning(client.ask(knobs.smoke_prompt, knobs.smoke_max_tokens, thinking=False))
         yield _with_reasoning(client.ask(knobs.smoke_prompt, knobs.smoke_max_tokens, thinking=True))
+
+
+def _locked(url: str, status: int | Unknown) -> Verdict:
+    if isinstance(status, Unknown):
+        return _silent("a request without the key", status)
+    if status != 401:
+        return broken("", f"the API at {url} answers {status} to a request without the key, wanted 401", LOOK)
+    return holds("", "a request without the key is answered 401")
 
 
 def _tool_call(answer: Answer | Unknown) -> Verdict:

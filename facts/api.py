@@ -32,28 +32,38 @@ class Answer:
 
 
 class Chat:
-    """A client of one server. Its methods never raise for what a server may do: no answer is Unknown."""
+    """A client of one server, with its key if it asks for one. Its methods never raise for what a server may do: no
+    answer is Unknown. No text of theirs holds the key."""
 
-    def __init__(self, url: str, model: str, timeout_seconds: float) -> None:
+    def __init__(self, url: str, model: str, timeout_seconds: float, key: str = "") -> None:
         # Imported here: half a second that only a verification should pay.
         import httpx
         import openai
 
         self._errors = (openai.OpenAIError, httpx.HTTPError, ValueError)
-        self._model = model
+        self._locked = openai.AuthenticationError
+        self._get = httpx.get
+        self._url, self._model, self._key = url, model, key
         self._client = openai.OpenAI(
             base_url=url,
-            api_key="none",
+            api_key=key or "none",
             max_retries=0,
             timeout=httpx.Timeout(timeout_seconds, connect=CONNECT_SECONDS),
         )
+
+    def without_key(self) -> int | Unknown:
+        """The HTTP status of a request that shows no key."""
+        try:
+            return self._get(f"{self._url}/models", timeout=CONNECT_SECONDS).status_code
+        except self._errors as error:
+            return self._unknown(error)
 
     def models(self) -> tuple[str, ...] | Unknown:
         """The names of what is served."""
         try:
             return tuple(model.id for model in self._client.models.list())
         except self._errors as error:
-            return _unknown(error)
+            return self._unknown(error)
 
     def ask(
         self,
@@ -81,7 +91,14 @@ class Chat:
             )
             return _streamed(found) if stream else _whole(found)
         except self._errors as error:
-            return _unknown(error)
+            return self._unknown(error)
+
+    def _unknown(self, error: Exception) -> Unknown:
+        if isinstance(error, self._locked):
+            return Unknown("it asks for another key (HTTP 401)" if self._key else "it asks for a key (HTTP 401)")
+        cause = error.__cause__
+        text = f"{error} ({cause})" if cause and str(cause) not in str(error) else str(error)
+        return Unknown((text.replace(self._key, "<the key>") if self._key else text)[:300])
 
 
 def _whole(found: Any) -> Answer:
@@ -114,9 +131,3 @@ def arguments_of(written: str) -> Mapping[str, object] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def _unknown(error: Exception) -> Unknown:
-    cause = error.__cause__
-    text = f"{error} ({cause})" if cause and str(cause) not in str(error) else str(error)
-    return Unknown(text[:300])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from checks import api, converged
+from checks import api, api_key, converged
 from checks.verdict import Verdict
 from facts.api import Answer
 from facts.values import STATUS, Unknown
@@ -165,9 +165,15 @@ def test_a_ping_without_an_answer_is_not_a_pass() -> None:
 class Scripted:
     """A server as the test wants it."""
 
-    def __init__(self, served: tuple[str, ...] | Unknown = ("tiny",), **answers: Answer | Unknown) -> None:
+    def __init__(
+        self, served: tuple[str, ...] | Unknown = ("tiny",), locked: int | Unknown = 200, **answers: Answer | Unknown
+    ) -> None:
         self.served = served
+        self.locked = locked
         self.answers = answers
+
+    def without_key(self) -> int | Unknown:
+        return self.locked
 
     def models(self) -> tuple[str, ...] | Unknown:
         return self.served
@@ -243,3 +249,85 @@ def test_of_any_model_any_text_will_do(text: str, holds: bool) -> None:
     found = list(api.answers(pair.cluster(pair.UPSTREAM), "http://x/v1", Scripted(whole=answer, stream=answer)))
     assert [verdict.holds for verdict in found[1:3]] == [holds, holds]
     assert holds or found[1].statement.endswith(r"was answered ' \n', wanted any text")
+
+
+WITH_KEY = {**pair.UPSTREAM, "require_api_key": True}
+
+
+@pytest.mark.parametrize(
+    ("locked", "statement", "holds"),
+    [
+        (401, "a request without the key is answered 401", True),
+        (200, "the API at http://x/v1 answers 200 to a request without the key, wanted 401", False),
+        (NO, "a request without the key: no answer: Connection error.", False),
+    ],
+)
+def test_a_key_is_asked_for(locked: int | Unknown, statement: str, holds: bool) -> None:
+    found = list(api.answers(pair.cluster(WITH_KEY), "http://x/v1", Scripted(locked=locked)))
+    assert [(verdict.statement, verdict.holds) for verdict in found[1:2]] == [(statement, holds)]
+    assert len(found) == 1 + len(list(api.answers(world().cluster, "http://x/v1", Scripted())))
+
+
+@pytest.mark.parametrize(
+    ("bind", "place"),
+    [
+        ("0.0.0.0", api.Place("192.168.1.10", 8000, behind=False)),
+        ("192.168.1.10", api.Place("192.168.1.10", 8000, behind=False)),
+        ("127.0.0.1", api.Place("127.0.0.1", 8000, behind=True)),
+        ("127.0.0.2", api.Place("127.0.0.2", 8000, behind=True)),
+        ("10.200.0.1", api.Place("10.200.0.1", 8000, behind=True)),
+    ],
+)
+def test_where_the_api_is(bind: str, place: api.Place) -> None:
+    assert api.place(pair.cluster({**pair.UPSTREAM, "api_bind": bind})) == place
+
+
+def change_key(**values: object) -> Callable[[World], None]:
+    def change(here: World) -> None:
+        here.head["secrets"][objects.API_KEY_FILE].update(values)
+
+    return change
+
+
+def key_mode(here: World) -> None:
+    here.head["files"][objects.API_KEY_FILE]["mode"] = "644"
+
+
+def lost_part(here: World) -> None:
+    here.head["secrets"] = {"error": "PermissionError: no"}
+
+
+KEY_CASES: dict[str, tuple[Callable[[World], None], str, bool | None]] = {
+    "sound": (lambda _: None, "the API key is in /etc/sparkpair/secrets/api-key, and root's alone", True),
+    "missing": (
+        change_key(present=False, identity=None),
+        "there is no API key in /etc/sparkpair/secrets/api-key",
+        False,
+    ),
+    "useless": (
+        change_key(identity=None, trouble="is empty"),
+        "the API key cannot be used: /etc/sparkpair/secrets/api-key is empty",
+        False,
+    ),
+    "open": (key_mode, "/etc/sparkpair/secrets/api-key is 644 root:root, wanted 600 root:root", False),
+    "unknown": (
+        lost_part,
+        "the API key in /etc/sparkpair/secrets/api-key could not be read: PermissionError: no",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "statement", "holds"), KEY_CASES.values(), ids=list(KEY_CASES))
+def test_the_key_is_kept(change: Callable[[World], None], statement: str, holds: bool | None) -> None:
+    here = world(WITH_KEY)
+    change(here)
+    found = list(api_key.kept(here.cluster, here.facts()[here.cluster.head.name]))
+    assert [(verdict.statement, verdict.holds) for verdict in found] == [(statement, holds)]
+    assert found[0].holds or found[0].fix
+
+
+def test_without_the_knob_nothing_is_said_of_a_key() -> None:
+    here = world()
+    assert list(api_key.kept(here.cluster, here.facts()[here.cluster.head.name])) == []
+    assert list(api_key.usable(here.cluster, here.facts()[here.cluster.head.name])) == []

@@ -31,7 +31,7 @@ class Reply:
         return [line.removeprefix("data: ") for line in self.text.splitlines() if line.startswith("data: ")]
 
 
-def request(address: tuple[str, int], path: str, body: object = None, seconds: float = 30) -> Reply:
+def request(address: tuple[str, int], path: str, body: object = None, seconds: float = 30, key: str = "") -> Reply:
     """One request; POST when there is a body."""
     began = time.monotonic()
     connection = http.client.HTTPConnection(*address, timeout=seconds)
@@ -40,7 +40,8 @@ def request(address: tuple[str, int], path: str, body: object = None, seconds: f
     try:
         data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         method = "GET" if body is None else "POST"
-        connection.request(method, path, data, {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+        connection.request(method, path, data, headers)
         response = connection.getresponse()
         status = response.status
         while part := response.read1(65536):

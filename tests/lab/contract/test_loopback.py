@@ -172,6 +172,20 @@ def long_prompt(pair: Processes) -> dict[str, object]:
     return {"seen": seen, "chat": chat.end(20).status, "then": client.metrics(pair.api)["vllm:prompt_tokens_total"]}
 
 
+def with_key(pair: Processes) -> dict[str, object]:
+    """Status by path and key: what asks for the key, and what stays open."""
+    start(pair, VLLM_API_KEY="a-key-of-the-tests")
+    paths = ("/v1/models", "/v1/nothing", "/v2", "/health", "/metrics", "/version", "/nothing")
+    seen: dict[str, object] = {
+        path: tuple(client.request(pair.api, path, key=key).status for key in ("", "another", "a-key-of-the-tests"))
+        for path in paths
+    }
+    body = {"model": client.MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
+    refused = client.request(pair.api, "/v1/chat/completions", body)
+    seen["chat"] = client.request(pair.api, "/v1/chat/completions", body, key="a-key-of-the-tests").status
+    return {**seen, "refused": (refused.status, refused.text)}
+
+
 def unknown_variable(pair: Processes) -> dict[str, object]:
     pair.start(HEAD, {}, {"CONTRACT_TYPO": "1"})
     return {"code": exits(pair, HEAD), "said": pair.logs(HEAD)}
@@ -191,6 +205,7 @@ SINGLE: tuple[TEST, ...] = (
     slow_start,
     wrong_answer,
     long_prompt,
+    with_key,
     unknown_variable,
 )
 
@@ -275,6 +290,21 @@ def test_injected_starts(outcomes: dict[str, Future[Any]]) -> None:
     seen = outcomes["unknown_variable"].result()
     assert seen["code"] == 1
     assert "unknown variable CONTRACT_TYPO" in seen["said"]
+
+
+def test_a_key_guards_what_it_guards_in_vllm(outcomes: dict[str, Future[Any]]) -> None:
+    """As vLLM 0.32 does (vllm/entrypoints/serve/middleware/authenticate.py): by the beginning of the path."""
+    assert outcomes["with_key"].result() == {
+        "/v1/models": (401, 401, 200),
+        "/v1/nothing": (401, 401, 404),
+        "/v2": (401, 401, 404),
+        "/health": (200, 200, 200),
+        "/metrics": (200, 200, 200),
+        "/version": (200, 200, 200),
+        "/nothing": (404, 404, 404),
+        "chat": 200,
+        "refused": (401, '{"error":"Unauthorized"}'),
+    }
 
 
 def test_a_long_prompt_moves_no_counter(outcomes: dict[str, Future[Any]]) -> None:

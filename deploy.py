@@ -7,6 +7,7 @@ pyinfra --dry --diff inventory.py deploy.py
 
 from pyinfra import inventory
 
+from operations.outlook import outlook
 from operations.run import begin
 from roles.docker import docker
 from roles.engine import engine
@@ -29,3 +30,4 @@ image(run=run, _sudo=True)
 weights(run=run, _sudo=True)
 engine(run=run, _sudo=True)
 keeper(run=run, _sudo=True)
+outlook(run)

@@ -14,6 +14,7 @@ from pyinfra.api.inventory import Inventory
 from pyinfra.context import ctx_host, ctx_inventory, ctx_state
 
 import node as node_package
+from checks import outlook
 from facts.node import Query, node_facts
 from facts.values import KEEPER_STATE, LEASE, STATUS, NodeFacts
 from node import wire
@@ -92,7 +93,7 @@ def query(settings: Settings, node: StatedNode) -> Query:
             for item in objects.OBJECTS
             if item.path.startswith("/") and item.where.holds(node.rank == 0) and not set("*<") & set(item.path)
         ),
-        texts=(f"{objects.KEY_FILE}.pub",),
+        texts=(f"{objects.KEY_FILE}.pub", *outlook.texts(len(settings.nodes), node.rank == 0)),
         trees=(objects.LIB,),
         documents=(LEASE, STATUS, KEEPER_STATE),
         accounts=(objects.USER,),

@@ -74,13 +74,17 @@ ROOMS: dict[str, Room] = {
     "facts.api": Room(("facts",), ("openai", "httpx")),
     # Sent to the node and run there, before anything of ours is installed.
     "facts.probe": Room(("node",)),
-    "checks": Room(("checks", *_CLUSTER, "spec.objects", "facts")),
+    "checks": Room(("checks", *_CLUSTER, "spec.changes", "spec.objects", "facts")),
     # What several roles need of pyinfra, and the run that they belong to; it knows no role.
     "operations": Room(
-        ("operations", *_CLUSTER, "spec.render", "spec.objects", "facts", "checks", "node"),
+        ("operations", *_CLUSTER, "spec.changes", "spec.render", "spec.objects", "facts", "checks", "node"),
         ("pyinfra", "gevent", "paramiko"),
     ),
     "roles": Room((*_CLUSTER, "spec.rules", "spec.render", "spec.objects", "facts", "checks", "operations", "node"), ("pyinfra",)),
+    # What stands at the end of a plan: what is told of the settings is part of it, and pyinfra's table comes first.
+    "operations.outlook": Room(
+        ("operations", *_CLUSTER, "spec.changes", "spec.rules", "spec.render", "checks"), ("pyinfra", "click")
+    ),
     "node": Room(("node",)),
     "benchmarks": Room(("benchmarks", *_CLUSTER), ("requests", "openai")),
     "lab": Room(("lab",), ()),

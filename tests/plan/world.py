@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import node as node_package
+from checks.outlook import CURRENT
 from checks.pair import wanted_identities
 from facts.values import KEEPER_STATE, LEASE, STATUS, NodeFacts, parse
 from node import wire
@@ -80,7 +82,16 @@ def converged(cluster: Cluster) -> World:
     engine = engine_hash([rank_text(cluster, node) for node in cluster.nodes], identities)
     for node in cluster.nodes:
         _converge(cluster, node, world.nodes[node.name], engine)
+    world.head["texts"].update(generation(cluster, engine, identities))
     return world
+
+
+def generation(cluster: Cluster, engine: str, identities: list[list[str]]) -> dict[str, str]:
+    """The files of an accepted generation, by path."""
+    manifest = json.dumps({"engine": engine, "identities": identities}, indent=1)
+    texts = {f"rank{node.rank}": rank_text(cluster, node) for node in cluster.nodes}
+    texts |= {"manifest": manifest, "service": service_text(cluster)}
+    return {f"{CURRENT}/{name}.json": text for name, text in texts.items()}
 
 
 def keep(document: Document, path: str, identity: str = KEY_IDENTITY) -> None:
@@ -205,6 +216,7 @@ def _converge(cluster: Cluster, node: Node, document: Document, engine: str) -> 
         objects.RANK_FILE: (rank_text(cluster, node), "600"),
         f"{objects.UNIT_DIRECTORY}/{objects.AGENT_UNIT}": (unit_text(objects.AGENT_UNIT), "644"),
     }
+    document["texts"][objects.NETPLAN_FILE] = netplan
     document["units"][objects.AGENT_UNIT] = unit()
     document["documents"][LEASE] = {"json": {"epoch": 2, "code": wire.programs_hash(code)}}
     if node.is_head:
@@ -215,9 +227,12 @@ def _converge(cluster: Cluster, node: Node, document: Document, engine: str) -> 
         texts[objects.KEY_FILE] = ("private", "600")
         texts[f"{objects.KEY_FILE}.pub"] = (PUBLIC, "644")
         document["texts"][f"{objects.KEY_FILE}.pub"] = PUBLIC
+        document["texts"][objects.SERVICE_FILE] = service_text(cluster)
         document["units"][objects.KEEPER_UNIT] = unit()
         document["documents"][STATUS] = {"json": _status(cluster, engine)}
-        document["documents"][KEEPER_STATE] = {"json": {"memory": {"accepted": engine, "desired": "run"}}}
+        document["documents"][KEEPER_STATE] = {
+            "json": {"memory": {"accepted": engine, "desired": "run"}, "last_start_seconds": 51.7}
+        }
     else:
         texts[objects.AUTHORIZED_KEYS] = (authorized_keys_text(cluster, PUBLIC), "644")
         document["accounts"][objects.USER] = {"home": objects.PEER_HOME, "shell": "/bin/sh", "password": "*"}
@@ -252,5 +267,5 @@ def _status(cluster: Cluster, engine: str) -> Document:
             str(node.rank): {"node": node.name, "state": "running", "code": code, "rail_up": True}
             for node in cluster.nodes
         },
-        "last_failure": None,
+        "last_failure": None, "last_start_seconds": 51.7,
     }  # fmt: skip

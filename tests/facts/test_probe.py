@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
@@ -114,6 +115,22 @@ def test_hcas_come_with_their_netdevs_and_filled_rows(root: Path) -> None:
             ],
         }
     }
+
+
+def test_of_a_secret_only_the_identity_is_told(root: Path) -> None:
+    """Not even the digest that is told of every other file: it would let whoever sees it try keys."""
+    path, key = "/etc/sparkpair/secrets/api-key", "a-key-that-nobody-may-see"
+    put(root / "etc/machine-id", "5d41402abc4b2a76b9719d911017c592\n")
+    assert probe._secret(path) == {"present": False, "identity": None, "trouble": ""}
+    put(root / path[1:], f"{key}\n")
+    found = probe.collect({"secrets": [path, "/etc/shadow"], "files": [path]}, "root")
+    assert found["secrets"] == {"error": "/etc/shadow is no place for a secret"}
+    assert found["files"][path]["sha256"] is None
+    found = probe.collect({"secrets": [path]}, "root")
+    assert found["secrets"][path]["present"]
+    assert len(found["secrets"][path]["identity"]) == 64
+    assert key not in json.dumps(found)
+    assert hashlib.sha256(f"{key}\n".encode()).hexdigest() not in json.dumps(found)
 
 
 def test_no_rdma_at_all_is_none_and_not_a_failure(root: Path) -> None:

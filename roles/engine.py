@@ -11,6 +11,7 @@ from checks import api_key
 from facts.values import item, known
 from operations.core import Commands, node_operation, noop
 from operations.files import install_file
+from operations.opinion import ask_the_engine
 from operations.run import Run
 from spec import objects
 from spec.render import rank_text
@@ -19,6 +20,7 @@ from spec.render import rank_text
 @deploy("Engine")
 def engine(run: Run) -> None:
     """The wanted launch of this node's rank; its difference is what --diff shows."""
+    ask_the_engine(name="Ask the engine about its arguments", run=run)
     make_api_key(name="Make the API key", run=run)
     install_file(
         name="Install the wanted launch",

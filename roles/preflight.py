@@ -8,7 +8,7 @@ from pyinfra.api.exceptions import DeployError
 from checks import access
 from checks.advice import advice
 from checks.preflight import refusals
-from operations import lock
+from operations import lock, opinion
 from operations.run import Run
 from spec import rules
 
@@ -20,7 +20,7 @@ def preflight(run: Run) -> None:
         other = lock.claim(run.hosts[run.cluster.head.name])
         if other:
             raise DeployError(f"Preflight refused; no node was changed.\n  {other}")
-    found = refusals(run.cluster, facts)
+    found = [*refusals(run.cluster, facts), *opinion.refusals(run)]
     if run.node.is_head:
         for line in (*rules.warnings(run.cluster.settings), *(() if found else advice(run.cluster, facts))):
             run.host.log_styled(line, fg="yellow", log_func=logger.warning)

@@ -1,0 +1,130 @@
+"""Ask the engine about a changed launch before the keeper is handed it: in a throwaway container of its image, without
+GPU and network, under a memory limit that a serving node can spare."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gevent.lock import RLock
+from paramiko import SSHException
+from pyinfra import logger
+from pyinfra.api.command import StringCommand
+
+from checks import access, opinion
+from checks.opinion import EXIT, Opinion, Place
+from checks.verdict import Verdict
+from facts.values import UnknownFact
+from operations import engine_side, wanted
+from operations.core import Commands, fail, is_executing, node_operation, noop
+from operations.run import Run
+
+NAME = "sparkpair-opinion"
+END_SECONDS = opinion.PATIENCE_SECONDS + 30
+"""When the container is ended from outside, should its own limit have failed."""
+PROCESSES = 256
+NOT_ASKED = "the engine was not asked about the changed launch: {}; whether it takes it is unknown"
+NOT_KNOWN = "the engine was asked about the changed launch, and in part its opinion is unknown: {}"
+
+
+@dataclass
+class _Asked:
+    """What this run has found out; it asks once, whichever host comes first."""
+
+    turn: Any = field(default_factory=RLock)
+    done: bool = False
+    refusals: tuple[Verdict, ...] = ()
+
+
+_asked = _Asked()
+
+
+def refusals(run: Run) -> tuple[Verdict, ...]:
+    """What the engine refuses of the wanted launch, where that is another than the keeper has accepted and the image is
+    on a node. What is not known is told as a warning, and refuses nothing."""
+    with _asked.turn:
+        if not _asked.done:
+            _ask_if_due(run)
+        return _asked.refusals
+
+
+def _ask_if_due(run: Run) -> None:
+    facts = run.all_seen()
+    if not all(access.usable(seen) for seen in facts.values()):
+        return  # refused already
+    try:
+        due = opinion.is_due(run.cluster, facts, wanted.engine(run))
+    except UnknownFact as error:
+        _asked.done = True
+        _say(run, NOT_ASKED, str(error))
+        return
+    if not due:
+        _asked.done = True
+        return
+    if not opinion.holders(run.cluster, facts):
+        return  # asked when the image has been pulled
+    _asked.done = True
+    where = opinion.place(run.cluster, facts)
+    if isinstance(where, str):
+        _say(run, NOT_ASKED, where)
+        return
+    found = _ask(run, where)
+    for doubt in found.doubts:
+        _say(run, NOT_KNOWN, doubt)
+    if found.engine:
+        logger.info(
+            f"    vLLM {found.engine} on {where.node.name} was asked about the launch: {found.seconds:.0f} s, "
+            f"{found.peak_mib} MiB"
+        )
+    _asked.refusals = found.refusals
+
+
+def _say(run: Run, form: str, reason: str) -> None:
+    host = run.hosts[run.cluster.head.name]
+    host.log_styled(form.format(reason), fg="yellow", log_func=logger.warning)
+
+
+def _ask(run: Run, where: Place) -> Opinion:
+    program = Path(engine_side.__file__).read_text(encoding="utf-8")
+    asked = {**opinion.question(run.cluster, where), "program": program, "bootstrap": engine_side.BOOTSTRAP}
+    host = run.hosts[where.node.name]
+    command = StringCommand(command_line(run.cluster.image, run.cluster.knobs.opinion_memory_mib, where))
+    try:
+        _, output = host.run_shell_command(command, _sudo=True, _stdin=json.dumps(asked), _timeout=END_SECONDS + 30)
+    except (OSError, EOFError, SSHException) as error:
+        return Opinion(doubts=(f"{where.node.name} gave no answer: {str(error) or type(error).__name__}",))
+    return opinion.read(run.cluster, output.output_lines)
+
+
+def command_line(image: str, memory_mib: int, where: Place) -> str:
+    """The shell line that runs the container and says how it ended. Its question comes by standard input; whatever
+    becomes of this line's own caller, it ends by itself at its time limit, and Docker removes it then."""
+    name = f"{NAME}-{secrets.token_hex(4)}"
+    argv = ["docker", "run", "--rm", "-i", "--name", name, "--pull", "never", "--log-driver", "none"]
+    argv += ["--network", "none", "--read-only", "--tmpfs", "/tmp:size=64m"]
+    argv += ["--memory", f"{memory_mib}m", "--memory-swap", f"{memory_mib}m", "--oom-score-adj", "1000"]
+    # A share, not a limit: the engine comes first where both want the processor.
+    argv += ["--pids-limit", str(PROCESSES), "--cpu-shares", "64"]
+    argv += ["-e", "NVIDIA_VISIBLE_DEVICES=void"]
+    for source, target in where.mounts:
+        argv += ["--mount", f"type=bind,source={source},target={target},readonly"]
+    argv += ["--entrypoint", "python3", image, "-c", engine_side.BOOTSTRAP, "watch"]
+    end = shlex.join(["timeout", "--kill-after=10", str(END_SECONDS), *argv])
+    tidy = f"[ $code = 0 ] || docker rm -f {name} >/dev/null 2>&1"
+    return f": {NAME}; {end}; code=$?; {tidy}; echo; echo {EXIT.strip()} $code"
+
+
+@node_operation
+def ask_the_engine(run: Run) -> Commands:
+    """Ask where preflight could not, since the image was on no node: after the pull, before anything else is handed
+    over. Planned never, since asking changes nothing."""
+    if run.node.is_head and is_executing():
+        refused = refusals(run)
+        if refused:
+            raise fail("\n".join(verdict.text().strip() for verdict in refused))
+    noop("asked when the launch is another than the one accepted")
+    yield from ()

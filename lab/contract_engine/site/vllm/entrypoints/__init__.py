@@ -1,0 +1,1 @@
+"""Stand-in (contract engine): see vllm/__init__.py."""

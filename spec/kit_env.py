@@ -200,7 +200,9 @@ class _Reader:
 
     def _word_shown(self) -> str:
         found = re.compile(r"[^\s;&|#]{1,40}").match(self.text, self.at)
-        return found.group() if found else self._next()
+        word = found.group() if found else self._next()
+        self._refuse_control(word)
+        return "".join(sign if sign.isprintable() else "?" for sign in word)
 
     # The lines
 
@@ -217,24 +219,27 @@ class _Reader:
             return
         before = self.at
         if self._name() == "export" and self._next() in (" ", "\t"):
-            self._arguments(self._exported)
+            if not self._arguments(self._exported):
+                raise _Stop("export alone would print variables; write export KEY=value, or KEY=value")
             return
         self.at = before
         self._assignment()
         self._arguments(self._assignment)
 
-    def _arguments(self, one: Callable[[], None]) -> None:
-        """What follows on the line, up to its end or a comment."""
+    def _arguments(self, one: Callable[[], None]) -> int:
+        """What follows on the line, up to its end or a comment; how many there were."""
+        count = 0
         while True:
             blanks = self._blanks()
             if self._at_the_end():
-                return
+                return count
             if blanks and self._next() == "#":
                 self._to_the_end_of_the_line()
-                return
+                return count
             if not blanks:
                 raise _Stop(self._foreign(self._next()))
             one()
+            count += 1
 
     def _exported(self) -> None:
         before = self.at
@@ -283,7 +288,9 @@ class _Reader:
         home = next((prefix for prefix in ("$HOME/", "${HOME}/", "~/") if self._take(prefix)), "")
         found = re.compile(r"[^}\n]*").match(self.text, self.at)
         rest = found.group() if found else ""
-        for sign in '$`"\\' if quoted else "$`\"'\\~*?[{;&|<>()":
+        if self.text[self.at + len(rest) : self.at + len(rest) + 1] != "}":
+            raise _Stop(f'${{{key} is not closed on its line; write : "${{{key}:=value}}"')
+        for sign in "$`\"'\\" if quoted else "$`\"'\\~*?[{;&|<>()":
             if sign in rest:
                 raise _Stop(f"{sign} in the value of {key} {_QUOTE_IT}: {key}='...'")
         self._refuse_control(rest)

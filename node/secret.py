@@ -49,7 +49,10 @@ def identity(secret: str, machine_id: str = MACHINE_ID) -> str:
         raise SecretError(f"{machine_id} cannot be read: {error.strerror}") from None
     if not salt:
         raise SecretError(f"{machine_id} is empty; sudo systemd-machine-id-setup fills it")
-    return hashlib.scrypt(secret.encode(), salt=salt, n=2**12, r=8, p=1, dklen=32).hex()
+    try:
+        return hashlib.scrypt(secret.encode(), salt=salt, n=2**12, r=8, p=1, dklen=32).hex()
+    except (AttributeError, ValueError):  # an OpenSSL that was built, or told, to go without it
+        raise SecretError("cannot be told apart: this Python has no scrypt") from None
 
 
 def describe(path: str, machine_id: str = MACHINE_ID) -> dict[str, object]:

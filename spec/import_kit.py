@@ -133,8 +133,10 @@ def take_over(request: Request, machine: Machine) -> Result:
                 f"{file.name}: {variable} stands on {kit_env.shown_lines(numbers)}; line {held} holds, as in the shell"
             ] = None
     head = _together(files, result)
-    worker = {key: _given(worker_file, line) for key, line in worker_file.values.items()} if worker_file else None
-    if worker_file and not worker_file.is_of_a_node and not worker_file.refusals:
+    worker = None
+    if worker_file and (worker_file.is_of_a_node or worker_file.refusals):
+        worker = {key: _given(worker_file, line) for key, line in worker_file.values.items()}
+    elif worker_file:
         result.refusals.append(
             f"{worker_file.name}: is the kit's .env, not a node's own file; --worker-file takes the worker's "
             f"~/.glm53-serve.env"
@@ -162,9 +164,10 @@ def _together(files: Sequence[kit_env.KitFile], result: Result) -> dict[str, Giv
             elif variable not in kit_keys.THREE_STATES and not (before.value and given.value):
                 stated[variable] = before if before.value else given
             else:
+                fix = "name the worker's own file with --worker-file" if given.of_node and before.of_node else ""
                 result.refusals.append(
                     f"{given.place}: {variable}={_plain(given.value)}, and {before.place} has "
-                    f"{_plain(before.value)}; name the one file that holds"
+                    f"{_plain(before.value)}; {fix or 'name the one file that holds'}"
                 )
     return stated
 
@@ -290,10 +293,6 @@ def _gid_index(head: Environment, ours: Reading, theirs: Reading | None, result:
             result.pair[knob] = (value, variable)
         else:
             result.nodes[position][knob] = value
-        result.to_do[
-            f"nccl_ib_gid_index = {value}: take it out, unless the table on the node is wrong: the row moves when a "
-            f"link comes back (3 to 4 was seen), and NCCL fails then"
-        ] = None
 
 
 def _rows(head: Environment, ours: Reading, result: Result) -> None:
@@ -328,6 +327,8 @@ def _becomes(given: Given, ours: Reading) -> str:
     words = parts or same[:1]
     if given.variable in ours.remarks:
         words.append(ours.remarks[given.variable])
+    if given.variable == "NCCL_GID_INDEX":
+        words.append("better left out: the row moves when a link comes back (3 to 4 was seen)")
     if given.variable in kit_keys.NOT_FORWARDED and (not given.of_node or given.variable == "VLLM_DFLASH_KV_RING"):
         words.append("the kit hands it to neither rank, so it takes effect only now")
     return "; ".join(words)

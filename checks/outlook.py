@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from checks import pair, rails
 from checks.pair import Accepted, Todo
-from facts.values import NodeFacts, Unknown, UnknownFact
+from facts.values import NodeFacts, Status, Unknown, UnknownFact
 from spec.capacity import Capacity, estimate
 from spec.changes import (
     ENGINE_ENV,
@@ -176,7 +176,9 @@ def outlook(cluster: Cluster, facts: Mapping[str, NodeFacts], wanted: Wanted, wa
         notes=tuple(notes),
         before=before,
         after=Pool(estimate(cluster.knobs), cluster.knobs.max_model_len),
-        start=_start(cluster, head, other_stack="stack" in turned and state.engine is not None),
+        start=_start(
+            cluster, status, head.kept_start_seconds, other_stack="stack" in turned and state.engine is not None
+        ),
         grace_seconds=cluster.knobs.stop_grace_seconds,
         docker=tuple(_docker_restarts(cluster, facts)),
         rails=tuple(_rail_pauses(cluster, facts, wanted)),
@@ -303,10 +305,9 @@ def _pool(launch: Sequence[Reading], cluster: Cluster) -> Pool:
     return Pool(estimate(knobs.model_copy(update={"image_release": release})), knobs.max_model_len)
 
 
-def _start(cluster: Cluster, head: NodeFacts, *, other_stack: bool) -> Start:
-    """The last start, unless it was another stack's."""
-    status = None if isinstance(head.status, Unknown) else head.status
-    seconds = status.last_start_seconds if status else head.kept_start_seconds
+def _start(cluster: Cluster, status: Status | None, kept: float | None, *, other_stack: bool) -> Start:
+    """The last start, unless it was another stack's; as kept while the keeper is silent."""
+    seconds = status.last_start_seconds if status else kept
     if seconds is not None and not other_stack:
         day = status.since[:10] if status and status.phase == "running" else ""
         return Start(seconds, True, f"the last start on this pair, measured{' ' + day if day else ''}")

@@ -25,14 +25,16 @@ from operations import lock, wanted
 from operations.run import Run
 from spec import rules
 from spec.changes import Change, Hidden
-from spec.knobs import Cost, shown
+from spec.knobs import Cost
 from spec.render import netplan_text, rank_text, service_text
 
 FILE = "SPARKPAIR_PLAN"
 """The variable that names a file for the outlook as JSON; who sets it shows the text himself."""
 WIDTH = 100
-WIDEST = 24
-"""Characters of a value in the table; the JSON has it whole."""
+WIDTHS = (40, 24, 20, 16)
+"""Characters of a value in the table, the first with which its lines are no longer than WIDTH; JSON has it whole."""
+FIRST = ("First start; beside the defaults", "default", "here", "becomes", "ranks")
+AGAIN = ("Settings that change", "old", "new", "becomes", "ranks", "costs")
 COSTS = {
     Cost.NOTHING: "nothing",
     Cost.SERVICE: "the keeper reloads",
@@ -99,15 +101,10 @@ def _settings(found: Outlook) -> Iterator[str]:
         yield from _wrapped(f"Old values unknown: {found.unknown}.")
     if found.is_first and not found.changes:
         yield "First start, with the defaults of the stack."
-    elif found.is_first:
-        plain = [(row.knob, *_values(row), _cut(row.becomes, 40), _ranks(row)) for row in found.changes]
-        yield from _table(("First start; beside the defaults", "default", "here", "becomes", "ranks"), plain)
     elif found.changes:
-        rows = [
-            (row.knob, *_values(row), _cut(row.becomes, WIDEST), _ranks(row), _cost(found, row))
-            for row in found.changes
-        ]
-        yield from _table(("Settings that change", "old", "new", "becomes", "ranks", "costs"), rows)
+        head = FIRST if found.is_first else AGAIN
+        tables = [_table(head, [_cells(found, row, width) for row in found.changes]) for width in WIDTHS]
+        yield from next((table for table in tables if max(map(len, table)) <= WIDTH), tables[-1])
     elif not found.unknown:
         yield "No setting changes."
 
@@ -121,25 +118,30 @@ def _cost(found: Outlook, row: Change) -> str:
     return COSTS[row.cost]
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _cells(found: Outlook, row: Change, width: int) -> list[str]:
+    old, new = (_cut(_value(value), width) for value in (row.old, row.new))
+    if isinstance(row.old, Hidden) and isinstance(row.new, Hidden):
+        new = "(changed)"
+    ranks = ", ".join(map(str, row.ranks)) or "-"
+    name = "".join(letter if letter.isprintable() else "?" for letter in row.knob)
+    cells = [name, old, new, _cut(row.becomes, max(width, 24)), ranks]
+    return cells if found.is_first else [*cells, _cost(found, row)]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Aligned, the first column of the rows set in under its heading."""
     table = [list(head), *([f"  {row[0]}", *row[1:]] for row in rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(head))]
-    for row in table:
-        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
-def _values(row: Change) -> tuple[str, str]:
-    old, new = (_cut(_value(value), WIDEST) for value in (row.old, row.new))
-    if isinstance(row.old, Hidden) and isinstance(row.new, Hidden):
-        new = "(changed)"
-    return old, new
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
 
 def _value(value: object) -> str:
-    if value is None or value == "":
+    """As an operator would type it, whole; spec.knobs.shown keeps its beginning only."""
+    if value is None:
         return "(left out)"
-    return "(set)" if isinstance(value, Hidden) else shown(value)
+    if isinstance(value, Hidden):
+        return "(set)"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def _cut(text: str, width: int) -> str:
@@ -148,10 +150,6 @@ def _cut(text: str, width: int) -> str:
         return text
     tail = (width - 3) * 2 // 3
     return f"{text[: width - 3 - tail]}...{text[-tail:]}"
-
-
-def _ranks(row: Change) -> str:
-    return ", ".join(map(str, row.ranks)) or "-"
 
 
 def _pool(found: Outlook) -> Iterator[str]:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,9 +98,13 @@ def lay_out(case: Case, place: Path) -> None:
 @pytest.fixture(scope="session")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """The outcome of every case, by name."""
-    root = tmp_path_factory.mktemp("plans")
+    return carried_out(CASES, tmp_path_factory.mktemp("plans"))
+
+
+def carried_out(cases: Sequence[Case], root: Path) -> dict[str, Outcome]:
+    """What became of these cases, by name, each below the directory."""
     tasks = []
-    for number, case in enumerate(CASES):
+    for number, case in enumerate(cases):
         if case.place:  # as it is typed there
             place, above = repository.ROOT / case.place, ".."
         else:

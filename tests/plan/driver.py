@@ -9,6 +9,7 @@ from __future__ import annotations
 # ruff: noqa: I001  (gevent must patch the standard library before anything uses it)
 import pyinfra_cli
 
+import atexit
 import json
 import os
 import sys
@@ -31,6 +32,7 @@ def run(argv: list[str], cwd: str, output: Path) -> int:
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     code = 70
+    atexit._clear()  # what this process would do at its end
     try:
         os.chdir(cwd)
         for number, name in ((0, os.devnull), (1, str(output / "stdout")), (2, str(output / "stderr"))):
@@ -40,6 +42,7 @@ def run(argv: list[str], cwd: str, output: Path) -> int:
             pyinfra_cli.main.main()
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
+        atexit._run_exitfuncs()  # as at the end of any Python, which os._exit leaves out
     except BaseException:
         traceback.print_exc()
     finally:

@@ -161,7 +161,7 @@ def outlook(cluster: Cluster, facts: Mapping[str, NodeFacts], wanted: Wanted, wa
             rows += content_changes(held.launch, held.identities, new, wanted.identities)
             if not rows:
                 rows += _in_another_order(held.rank_texts, wanted.rank_texts)
-            if wanted.identities is None:
+            if not rows and wanted.identities is None:
                 notes.append("Files or keys are hashed first: whether they are other ones is not known before that.")
         rows += _service(head, status.service if status else None, wanted, notes)
     if state.engine is not None or unknown:

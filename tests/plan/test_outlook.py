@@ -28,7 +28,7 @@ from tests import repository
 from tests.plan import cases
 from tests.plan.cases import Case
 from tests.plan.conftest import Outcome, carried_out, lay_out
-from tests.plan.world import World, converged, fresh, unit
+from tests.plan.world import World, converged, fresh, keep, unit
 from tests.unit import pair
 
 Change = Callable[[World], None]
@@ -200,6 +200,27 @@ def test_other_files_under_the_same_path() -> None:
         ("content of weights_path", "f" * 12, Cost.STAGING)
     ]
     assert found.todo is Todo.RESTART
+
+
+def test_an_api_key_that_is_asked_for() -> None:
+    """It is made by the deploy itself, so its identity is not known before."""
+    found = of(new={"require_api_key": True})
+    assert [(row.knob, row.old, row.new, row.ranks) for row in found.changes] == [
+        ("require_api_key", False, True, (0,))
+    ]
+    assert sentences(found)[-1] == f"Serving is interrupted once, for {MEASURED}{GRACE}"
+
+
+def test_another_api_key() -> None:
+    def change(world: World) -> None:
+        keep(world.head, objects.API_KEY_FILE, "f" * 64)
+
+    found = of(old={"require_api_key": True}, change=change)
+    assert [line.split()[:6] for line in lines(found)[1:2]] == [
+        ["the", "API", "key", "(set)", "(changed)", "VLLM_API_KEY"]
+    ]
+    assert "ffff" not in json.dumps(document(found))
+    assert of(old={"require_api_key": True}).is_quiet
 
 
 def test_files_that_are_not_hashed_yet() -> None:

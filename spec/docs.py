@@ -11,6 +11,7 @@ from spec.knobs import KNOBS, SECTIONS, Cost, Knob, Knobs, Scope, shown
 from spec.objects import AUTHORIZED_KEYS, KEY_FILE, KNOWN_HOSTS, OBJECTS, PEER_HOME, USER, Where
 from spec.presets import PRESETS, Preset
 from spec.rules import RULES, Severity
+from spec.rules.frame import FIELD, KIT
 from spec.stacks import STACKS
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -98,6 +99,10 @@ _DEADLINES = {
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
 
 
 def _code(value: object) -> str:
@@ -239,15 +244,63 @@ image) holds by construction: one launch is rendered, and the ranks differ in ad
 """
 
 
+_RULES_TAIL = """
+## What needs a look at the nodes
+
+Judged by preflight, with the other facts of the nodes ([troubleshooting.md](troubleshooting.md#preflight-refused)):
+
+| Rule | Then | What holds | Why | Source |
+|---|---|---|---|---|
+"""
+
+_OF_NODES = (
+    (
+        "R5",
+        "**refused**",
+        '`load_format = ""` has 30 GiB of swap on every node (stack `vllm-exl3`)',
+        "Weights read through the page cache take all the swap there is, and the head dies near 90% of the load.",
+        f"{KIT}, knob LOAD_FORMAT",
+    ),
+    (
+        "R10",
+        "told",
+        "The drafter's directory has the format of `drafter_repository` (stack `vllm-exl3`)",
+        "The 8-bit copy and the 16-bit original lie in files of the same names.",
+        f"{KIT}, which warns too",
+    ),
+    (
+        "memory-in-use",
+        "**refused**",
+        "At most `memory_used_max_gib` are in use before an engine starts",
+        "The engine's budget was proven with less.",
+        f"{KIT}, knob MEM_USED_MAX_GB, which it judges when the old engine is gone already",
+    ),
+    (
+        "ENG-14",
+        "**refused**",
+        "A `chat_template` lies among the weights",
+        "The container sees nothing else; where only one node has it, the other's rank ends at start.",
+        f"{FIELD}: ENG-14",
+    ),
+    (
+        "paths",
+        "**refused**",
+        "A path in `engine_env` exists in the container",
+        "The engine would end at start, or go on without what was meant; the staged image is asked.",
+        FIELD,
+    ),
+)
+
+
 def rules_page() -> str:
     """docs/rules.md."""
     rows = []
     for rule in RULES.values():
         title = f"{rule.title} (stack `{rule.only}`)" if rule.only else rule.title
         then = f"**{rule.severity.value}**" if rule.severity is Severity.ERROR else rule.severity.value
-        cells = (f"`{rule.id}`", then, title, rule.why, rule.source or "-")
-        rows.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
-    return _RULES_HEAD + "\n".join(rows) + "\n"
+        rows.append(_row(f"`{rule.id}`", then, title, rule.why, rule.source or "-"))
+    of_nodes = [_row(f"`{name}`", *cells) for name, *cells in _OF_NODES]
+    return _RULES_HEAD + "\n".join(rows) + "\n" + _RULES_TAIL + "\n".join(of_nodes) + "\n"
 
 
 PAGES = {

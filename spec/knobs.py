@@ -301,7 +301,7 @@ class Knobs(BaseModel):
         Kit("SPEC, MTP"),
     ] = None
     """Which drafter proposes tokens. Empty: none, which the reference kit v2.3-tier1 advises from 8 streams on (its
-    pool grows by about 44%); mtp is about 20% slower than dflash there."""
+    pool grows by a third and more); mtp is about 20% slower than dflash there."""
 
     speculative_tokens: Annotated[
         int | None, Whole(1, 16), Becomes("--speculative-config"), Cost.RESTART, Kit("DFLASH_TOKENS, MTP")
@@ -333,9 +333,9 @@ class Knobs(BaseModel):
         Cost.RESTART,
         Kit("KV_CACHE_MEMORY"),
     ] = None
-    """Bytes of KV cache per rank, about 90,000 tokens per GB on the reference stack; 14.9e9 is aggressive there and
-    less is needed when other services live on the node (reference kit v2.3-tier1). `auto`: the engine's own
-    budgeting."""
+    """Bytes of KV cache per rank. The reference kit v2.3-tier1 counts about 90,000 tokens per GB over the whole budget
+    (the next GB adds more: docs/capacity.md); 14.9e9 is aggressive there, and less is needed when other services live
+    on the node. `auto`: the engine's own budgeting."""
 
     kda_prefill_backend: Annotated[
         str | Empty | None,

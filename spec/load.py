@@ -21,6 +21,7 @@ from pyinfra.api.inventory import Inventory
 from pyinfra.connectors.base import BaseConnector
 
 from spec.cluster import Position, Rail, Settings, StatedNode
+from spec.kit_keys import ADDRESSES, RETIRED
 from spec.knobs import KNOBS, Knobs, Refused, Scope, shown
 from spec.rules import refusals as broken_rules
 
@@ -141,7 +142,10 @@ def _unknown_names(host: StatedHost, connection: frozenset[str]) -> Iterator[str
 
 def _nearest(name: str, connection: frozenset[str]) -> str:
     of_kit = {word.strip(): knob.name for knob in KNOBS.values() if knob.kit for word in knob.kit.name.split(",")}
+    elsewhere = {**RETIRED, **ADDRESSES}.get(name.upper())
     meant = of_kit.get(name.upper())
+    if elsewhere is not None and meant is None:
+        return f"no such knob ({elsewhere.replace('`', '')}; docs/migration.md)"
     if meant is None:
         known = [*KNOBS, *NODE_DATA, *sorted(connection)]
         meant = next(iter(difflib.get_close_matches(name.lower(), known, n=1)), None)

@@ -543,3 +543,19 @@ def test_three_doors_through_pyinfras_command_line(tmp_path: Path) -> None:
         "group_data/all.py: qqq: no such knob (docs/knobs.md lists them)",
         'group_data/all.py: max_model_len = "131072": must be a whole number, 1 to 1048576, not text',
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("MAX_LEN", "did you mean max_model_len? docs/knobs.md"),
+        ("WORKER_LAN_IP", "the worker's address in inventory.py; docs/migration.md"),
+        ("nfs_port", "weights are not exported from one node to the other; docs/migration.md"),
+        ("KIT_VERSION", "did you mean image_release? docs/knobs.md"),
+    ],
+)
+def test_the_kits_own_names_are_known(name: str, meant: str) -> None:
+    """What came from the kit's `.env` as it was is told where it belongs."""
+    with pytest.raises(DeployError) as refused:
+        load(hosts({name: 1}), CONNECTION)
+    assert str(refused.value).splitlines()[1:] == [f"  group_data/all.py: {name}: no such knob ({meant})"]

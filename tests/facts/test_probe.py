@@ -31,6 +31,18 @@ def put(path: Path, text: str) -> None:
     path.write_text(text)
 
 
+def test_a_text_that_cannot_be_read_fails_alone(root: Path) -> None:
+    """A generation that is damaged must not hide the keeper's key."""
+    put(root / "key.pub", "ssh-ed25519 AAAA\n")
+    put(root / "rank0.json/in-its-place", "")
+    (root / "bytes").write_bytes(b"\xff\xfe{")
+    texts = probe.collect({"texts": ["/key.pub", "/rank0.json", "/none", "/bytes"]}, "root")["texts"]
+    assert texts["/key.pub"] == "ssh-ed25519 AAAA\n"
+    assert texts["/none"] is None
+    assert texts["/bytes"] == "\ufffd\ufffd{"
+    assert texts["/rank0.json"]["error"].startswith("IsADirectoryError: ")
+
+
 def test_lines_about_a_netdev_in_other_files(root: Path) -> None:
     """File and line only: what else stands there is not ours to read out."""
     put(root / "etc/netplan/01-net.yaml", "network:\n  ethernets:\n    enP7s7: {dhcp4: true}\n    enp1s0f0np0:\n")

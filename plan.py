@@ -25,14 +25,17 @@ Row = tuple[str, list[str]]
 
 
 class Garbled(Exception):
-    """pyinfra ended well, and what it said cannot be read."""
+    """pyinfra did not run, or ended well, and what it said cannot be read."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the deploy's own dry run, and say what it found."""
+    if set(arguments) & {"-h", "--help"}:
+        print(__doc__)
+        return NOTHING
     as_json = "--json" in arguments
     words = [word for word in arguments if word != "--json"]
-    inventories = [word for word in words if word.endswith(".py")]
+    inventories = [word for word in words if word.endswith(".py") and "=" not in word]
     options = [word for word in words if word not in inventories]
     try:
         found = ask(options, inventories[0] if inventories else "inventory.py")
@@ -59,9 +62,14 @@ def ask(options: Sequence[str], inventory: str) -> tuple[list[Row], dict[str, An
             str(ROOT / "deploy.py"),
         ]  # fmt: skip
         environment = {**os.environ, OUTLOOK: f"/dev/fd/{outlook.fileno()}"}
-        done = subprocess.run(
-            argv, stdout=subprocess.PIPE, text=True, check=False, env=environment, pass_fds=[outlook.fileno()]
-        )
+        try:
+            done = subprocess.run(
+                argv, stdout=subprocess.PIPE, text=True, check=False, env=environment, pass_fds=[outlook.fileno()]
+            )
+        except OSError as error:
+            raise Garbled(
+                f"{argv[0]} cannot be run ({error.strerror}); in the checkout: make venv, then .venv/bin/python plan.py"
+            ) from None
         if done.returncode != 0:
             return None
         outlook.seek(0)

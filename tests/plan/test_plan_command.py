@@ -186,3 +186,23 @@ def test_nothing_is_left_of_a_plan_that_was_killed(tmp_path: Path, number: signa
     assert output == ""
     assert "Traceback" not in errors
     assert list(temporary.iterdir()) == []
+
+
+def test_without_pyinfra_there_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Run by a Python that has none, it says what to run."""
+    monkeypatch.setattr(plan, "pyinfra", lambda: "/nowhere/pyinfra")
+    assert plan.main([]) == plan.REFUSED
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err == (
+        "/nowhere/pyinfra cannot be run (No such file or directory); in the checkout: make venv, then "
+        ".venv/bin/python plan.py\n"
+    )
+
+
+def test_help_runs_nothing(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(plan, "pyinfra", lambda: "/nowhere/pyinfra")
+    assert plan.main(["--help"]) == plan.NOTHING
+    assert "python plan.py [--json]" in capfd.readouterr().out

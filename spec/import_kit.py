@@ -56,13 +56,12 @@ HEAD, WORKER = "spark-a", "spark-b"
 LOCAL = "@local"
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What is asked of the machine that runs this, for --here."""
-
-    user: Callable[[], str] = getpass.getuser
-    home: Callable[[], Path] = Path.home
-    address_towards: Callable[[str], str] = lambda address: _address_towards(address)
+def _user() -> str:
+    """Who runs this; nothing where the machine has no name for it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, ImportError, OSError):
+        return ""
 
 
 def _address_towards(address: str) -> str:
@@ -71,6 +70,15 @@ def _address_towards(address: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((address, 9))
         return str(probe.getsockname()[0])
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is asked of the machine that runs this, for --here."""
+
+    user: Callable[[], str] = _user
+    home: Callable[[], Path] = Path.home
+    address_towards: Callable[[str], str] = _address_towards
 
 
 @dataclass(frozen=True)
@@ -195,7 +203,7 @@ def _settings(
     _gid_index(head, ours, theirs, result)
     _rows(head, ours, result)
     if worker is not None and theirs is not None:
-        _unknown_rows(worker, result)
+        _rows(worker, theirs, result)
     for environment in (head, *([worker] if worker is not None else [])):
         mode = environment.get("WEIGHTS_MODE")
         if mode and mode.value not in ("", "local"):

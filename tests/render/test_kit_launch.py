@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from node import wire
 from spec import render
@@ -350,6 +352,65 @@ def test_launch_is_the_kits(case: Case, rank: int) -> None:
     assert flat.volumes == expected.volumes
     assert flat.container == expected.container
     assert flat.image == expected.image
+
+
+VALUES = {
+    "PORT": ["", "8000", "8100"],
+    "MPORT": ["", "29521", "29600"],
+    "MAX_LEN": ["", "65536", "131072", "524288", "1048576"],
+    "MAX_SEQS": ["", "1", "4", "12", "16"],
+    "MNBT": ["", "4096", "8192"],
+    "GMU": ["", "0.8", "0.85", "0.90"],
+    "KV_CACHE_MEMORY": ["", "auto", "14400000000", "12400000000", "16.5g"],
+    "KV_DTYPE": ["", "fp8_ds_mla", "nvfp4_ds_mla", "fp8_e4m3"],
+    "ATTN_BACKEND": ["", "B12X_MLA_SPARSE"],
+    "KV_SKIP_LAYERS": ["", "sliding_window"],
+    "LOAD_FORMAT": ["", "instanttensor", "auto"],
+    "PREFIX_MATCH_UNIT": ["", "512", "2304"],
+    "BLOCK_SIZE": ["", "2304", "4608"],
+    "SPEC": ["", "dflash", "none", "ngram"],
+    "MTP": ["", "0", "4"],
+    "DFLASH_TOKENS": ["", "7", "3"],
+    "EAGER": ["", "0", "1", "yes"],
+    "SKIP_MM_PROFILING": ["", "0", "1", "no"],
+    "MM_CACHE_GB": ["", "0.5", "2"],
+    "KDA_PREFILL": ["", "triton", "auto"],
+    "MIXED_PREFILL_CAP": ["", "-1", "0", "512"],
+    "MIXED_PREFILL_DECODE_WEIGHT": ["", "0", "1.0", "1"],
+    "MIXED_PREFILL_MAX_DEFER": ["", "0", "8"],
+    "VLLM_USE_B12X_FP8_GEMM": ["", "0", "1"],
+    "VLLM_B12X_MXFP8_MAX_M": ["", "0", "16"],
+    "VLLM_DFLASH_FP8_DRAFT_HEAD": ["", "0", "1"],
+    "VLLM_NVFP4_MLA_DYNAMIC_SCALE": ["", "0", "1"],
+    "VLLM_EXL3_STANDARD_FUSED": ["", "0", "1"],
+    "VLLM_DISABLED_KERNELS": ["", "Marlin"],
+    "NCCL_NCHANNELS": ["", "0", "8", "4"],
+    "NCCL_GID_INDEX": ["", "3", "5"],
+    "NAME": ["", "glm"],
+    "IMAGE": ["", reference.TAG],
+    "MODEL_HOST_PATH": ["", "/srv/weights", f"{HEAD_HOME}/models/glm53-exl3"],
+    "DFLASH_DIR": ["", "/srv/drafter"],
+    "CACHE_HOST_PATH": ["", "/srv/cache"],
+    "HEAD_NCCL_IF": ["", "enp1s0f1np1"],
+    "WORKER_NCCL_HCA": ["", "rocep1s0f1"],
+}
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(stated=st.fixed_dictionaries({}, optional={name: st.sampled_from(values) for name, values in VALUES.items()}))
+def test_whatever_is_taken_launches_alike(tmp_path: Path, stated: dict[str, str]) -> None:
+    """Any set of variables that a deploy would take, on both ranks."""
+    path = tmp_path / ".env"
+    path.write_text("WORKER_LAN_IP=192.168.1.2\n" + "".join(f"{name}='{value}'\n" for name, value in stated.items()))
+    result = take_over(Request((path,), here=True), ALICE)
+    assert result.refusals == []
+    if result.refused_by_deploy:
+        return
+    case = Case(".env", {})
+    pair_of_nodes = cluster(case, result)
+    for rank, variables in enumerate(reference.installed(stated, HEAD_HOME, reference.NOT_FORWARDED)):
+        expected = taken_apart(reference.launched(variables, rank, HEAD_HOME, GID_INDEX))
+        assert ours(pair_of_nodes, rank) == replace(expected, image=BY_DIGEST[expected.image])
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pyinfra import logger
 from pyinfra.api.exceptions import DeployError
 
 from checks import access
-from checks.advice import advice
 from checks.preflight import refusals
 from operations import lock, opinion
 from operations.run import Run
-from spec import rules
 
 
 def preflight(run: Run) -> None:
@@ -21,9 +18,6 @@ def preflight(run: Run) -> None:
         if other:
             raise DeployError(f"Preflight refused; no node was changed.\n  {other}")
     found = [*refusals(run.cluster, facts), *opinion.refusals(run)]
-    if run.node.is_head:
-        for line in (*rules.warnings(run.cluster.settings), *(() if found else advice(run.cluster, facts))):
-            run.host.log_styled(line, fg="yellow", log_func=logger.warning)
     if found:
         lines = "\n".join(verdict.text() for verdict in found)
         raise DeployError(f"Preflight refused; no node was changed.\n{lines}")

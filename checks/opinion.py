@@ -225,7 +225,10 @@ def _told(cluster: Cluster, knob: str | None, where: str, said: str) -> Verdict:
 
 
 def _shown(cluster: Cluster, knob: str | None, flag: str) -> str:
-    return f"{knob} = {shown(getattr(cluster.knobs, knob))}" if knob else flag
+    if knob is None:
+        return flag
+    value = getattr(cluster.knobs, knob)
+    return knob if value is None else f"{knob} = {shown(value)}"
 
 
 def knob_of_flag(flag: str) -> str | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import getpass
+import io
 import json
 import re
 import socket
@@ -657,6 +658,12 @@ def main(argv: Sequence[str], machine: Machine | None = None) -> int:
     result = take_over(request, machine or Machine())
     if result.refusals:
         return _refuse(result.refusals)
+    written: list[Written] = []
+    if not options.dry:
+        try:
+            written = write(options.output, result.files)
+        except NotWritten as error:
+            return _refuse([str(error)])
     for line in report(result):
         print(line)
     if options.dry:
@@ -664,10 +671,6 @@ def main(argv: Sequence[str], machine: Machine | None = None) -> int:
             print(f"Would write {name}:")
             print("".join(f"  {line}\n" if line else "\n" for line in text.splitlines()), end="")
     else:
-        try:
-            written = write(options.output, result.files)
-        except NotWritten as error:
-            return _refuse([str(error)])
         print("Written:")
         for line in _said_of_files(written):
             print(line)
@@ -684,4 +687,7 @@ def _refuse(lines: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file's name may be no text at all
     sys.exit(main(sys.argv[1:]))

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from spec import import_kit, kit_keys
 from spec.import_kit import Machine, main
@@ -183,9 +185,9 @@ def test_what_is_written_is_what_pyinfra_would_load(kit: Path) -> None:
         ': "${KV_DTYPE=}" "${ATTN_BACKEND=}" "${SPEC=off}"\nKDA_PREFILL=triton\n'
     )
     assert run(".env", "--head", "192.168.1.10", "--head-user", "alice", "--worker-file", "w") == 0
-    settings = runpy.run_path(str(kit / "out/group_data/all.py"))
+    written = runpy.run_path(str(kit / "out/group_data/all.py"))
     inventory = runpy.run_path(str(kit / "out/inventory.py"))
-    stated = {name: value for name, value in settings.items() if not name.startswith("_")}
+    stated = {name: value for name, value in written.items() if not name.startswith("_")}
     hosts = [
         StatedHost(
             name,
@@ -506,6 +508,91 @@ def test_bytes(kit: Path, text: str, value: object) -> None:
     assert runpy.run_path("out/group_data/all.py").get("kv_cache_memory_bytes") == value
 
 
+# The kit v2.3-tier1: its installer, its launcher and its example, each variable once.
+OF_THE_KIT = [
+    "ATTN_BACKEND", "BLOCK_SIZE", "CACHE_HOST_PATH", "DFLASH_DIR", "DFLASH_REPO", "DFLASH_REVISION", "DFLASH_TOKENS",
+    "EAGER", "EXL3_REPO", "EXL3_REPO_FALLBACK", "GLM53_ENV", "GLM53_NO_UPDATE_CHECK", "GLM53_TOPK_FIX_SO",
+    "GLM53_UPDATE_URL", "GMU", "HEAD_NCCL_HCA", "HEAD_NCCL_IF", "HEAD_RAIL_IP", "IMAGE", "KDA_PREFILL", "KIT_VERSION",
+    "KV_CACHE_MEMORY", "KV_DTYPE", "KV_SKIP_LAYERS", "LOAD_FORMAT", "MAX_LEN", "MAX_SEQS", "MEM_USED_MAX_GB",
+    "MIXED_PREFILL_CAP", "MIXED_PREFILL_DECODE_WEIGHT", "MIXED_PREFILL_MAX_DEFER", "MM_CACHE_GB", "MNBT",
+    "MODEL_HOST_PATH", "MPORT", "MTP", "NAME", "NCCL_GID_INDEX", "NCCL_HCA", "NCCL_IF", "NCCL_NCHANNELS",
+    "NCCL_SUBNET", "NFS_IMAGE", "NFS_PORT", "PORT", "PREFIX_MATCH_UNIT", "SKIP_MM_PROFILING", "SPEC",
+    "VLLM_B12X_MXFP8_MAX_M", "VLLM_DFLASH_FP8_DRAFT_HEAD", "VLLM_DFLASH_KV_RING", "VLLM_DISABLED_KERNELS",
+    "VLLM_EXL3_STANDARD_FUSED", "VLLM_NVFP4_MLA_DYNAMIC_SCALE", "VLLM_SERVER_DEV_MODE", "VLLM_USE_B12X_FP8_GEMM",
+    "VOL_NAME", "WEIGHTS_MODE", "WORKER_LAN_IP", "WORKER_NCCL_HCA", "WORKER_NCCL_IF", "WORKER_RAIL_IP", "WORKER_USER",
+]  # fmt: skip
+
+LINE = st.builds(
+    "{}{}={}{}".format,
+    st.sampled_from(
+        ["", "export ", "# "],
+    ),
+    st.sampled_from(OF_THE_KIT),
+    st.sampled_from(
+        [
+            "",
+            "0",
+            "1",
+            "4",
+            "-1",
+            "0.5",
+            "auto",
+            "none",
+            "mtp",
+            "x",
+            "~/m",
+            "/srv/m",
+            "10.200.0.9",
+            "10.0.0.0/8",
+            "999999999999999999999",
+            "é",
+        ]
+    )
+    | st.text(max_size=12),
+    st.sampled_from(["", " # c", "\r"]),
+)
+DEFAULT = st.builds(': "${{{}:={}}}"'.format, st.sampled_from(OF_THE_KIT), st.text("ab1./~", max_size=6))
+TEXTS = st.text(max_size=80) | st.lists(LINE | DEFAULT, max_size=8).map("\n".join)
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    text=TEXTS,
+    other=TEXTS,
+    worker=st.none() | TEXTS,
+    options=st.sampled_from([[], ["--here"], ["--head", "192.168.1.10", "--head-user", "a"]]),
+)
+def test_any_file_ends_in_a_file_or_a_refusal(
+    kit: Path, text: str, other: str, worker: str | None, options: list[str]
+) -> None:
+    """No exception; what is written is Python with plain values that the knobs take."""
+    names = {"a": text, "b": other, **({"w": worker} if worker is not None else {})}
+    for name, content in names.items():
+        (kit / name).write_text(content, encoding="utf-8")
+    (kit / "out/group_data/all.py").unlink(missing_ok=True)
+    code = run("a", "b", *options, *(["--worker-file", "w"] if worker is not None else []))
+    assert code in (0, 1)
+    assert (kit / "out/group_data/all.py").exists() is (code == 0)
+    if code == 0:
+        stated = runpy.run_path(str(kit / "out/group_data/all.py"))
+        for name, value in stated.items():
+            if not name.startswith("_"):
+                KNOBS[name].parse(value)
+
+
+def test_a_name_that_is_no_text(kit: Path) -> None:
+    """Bytes that are no UTF-8 are a name all the same."""
+    done = subprocess.run(
+        [sys.executable, "-m", "spec.import_kit", b"k\xff", "--output", str(kit / "out")],
+        cwd=repository.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "k\\udcff: no such file; name the kit's .env" in done.stderr
+
+
 def test_as_a_command(kit: Path) -> None:
     """`python -m spec.import_kit`, from another directory than the one it writes to."""
     done = subprocess.run(
@@ -522,20 +609,6 @@ def test_as_a_command(kit: Path) -> None:
 
 
 # The table
-
-# The kit v2.3-tier1: its installer, its launcher and its example, each variable once.
-OF_THE_KIT = [
-    "ATTN_BACKEND", "BLOCK_SIZE", "CACHE_HOST_PATH", "DFLASH_DIR", "DFLASH_REPO", "DFLASH_REVISION", "DFLASH_TOKENS",
-    "EAGER", "EXL3_REPO", "EXL3_REPO_FALLBACK", "GLM53_ENV", "GLM53_NO_UPDATE_CHECK", "GLM53_TOPK_FIX_SO",
-    "GLM53_UPDATE_URL", "GMU", "HEAD_NCCL_HCA", "HEAD_NCCL_IF", "HEAD_RAIL_IP", "IMAGE", "KDA_PREFILL", "KIT_VERSION",
-    "KV_CACHE_MEMORY", "KV_DTYPE", "KV_SKIP_LAYERS", "LOAD_FORMAT", "MAX_LEN", "MAX_SEQS", "MEM_USED_MAX_GB",
-    "MIXED_PREFILL_CAP", "MIXED_PREFILL_DECODE_WEIGHT", "MIXED_PREFILL_MAX_DEFER", "MM_CACHE_GB", "MNBT",
-    "MODEL_HOST_PATH", "MPORT", "MTP", "NAME", "NCCL_GID_INDEX", "NCCL_HCA", "NCCL_IF", "NCCL_NCHANNELS",
-    "NCCL_SUBNET", "NFS_IMAGE", "NFS_PORT", "PORT", "PREFIX_MATCH_UNIT", "SKIP_MM_PROFILING", "SPEC",
-    "VLLM_B12X_MXFP8_MAX_M", "VLLM_DFLASH_FP8_DRAFT_HEAD", "VLLM_DFLASH_KV_RING", "VLLM_DISABLED_KERNELS",
-    "VLLM_EXL3_STANDARD_FUSED", "VLLM_NVFP4_MLA_DYNAMIC_SCALE", "VLLM_SERVER_DEV_MODE", "VLLM_USE_B12X_FP8_GEMM",
-    "VOL_NAME", "WEIGHTS_MODE", "WORKER_LAN_IP", "WORKER_NCCL_HCA", "WORKER_NCCL_IF", "WORKER_RAIL_IP", "WORKER_USER",
-]  # fmt: skip
 
 
 def test_every_variable_of_the_kit_is_known() -> None:

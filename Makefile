@@ -9,7 +9,7 @@ TYPED := $(wildcard spec checks facts node operations roles benchmarks)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check tests-of-the-pair tests-that-wait tests-that-compute lint chaos bench-noop lab-up lab-down lab-clean lab-ready lock-deps docs plan
+.PHONY: help venv demo test check tests-of-plans tests-of-the-pair tests-that-wait tests-that-compute lint chaos bench-noop lab-up lab-down lab-clean lab-ready lock-deps docs plan
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -73,21 +73,25 @@ test: ## lab: everything in check, then one pass on the simulated pair (at most 
 	exit $$code
 
 check: venv ## Lint, types and the fast tests: no lab, no root, under a minute
-	@set -e; start=$$(date +%s); $(MAKE) --no-print-directory -j4 -Otarget \
-	  lint tests-that-compute tests-of-the-pair tests-that-wait; \
+	@set -e; start=$$(date +%s); $(MAKE) --no-print-directory -j5 -Otarget \
+	  lint tests-that-compute tests-of-plans tests-of-the-pair tests-that-wait; \
 	echo "make check: $$(($$(date +%s) - start)) s"
 
 # Side by side, since some mostly wait: for the deadlines of a pair in memory, or of processes of their own.
 PAIR = tests/node/test_pair.py
 OTHERS_THAT_WAIT = tests/node tests/lab
+PLANS = tests/plan
 tests-of-the-pair: venv
 	$(PYTHON) -m pytest -q $(PAIR)
 
 tests-that-wait: venv
 	$(PYTHON) -m pytest -q --ignore=$(PAIR) $(OTHERS_THAT_WAIT)
 
+tests-of-plans: venv
+	$(PYTHON) -m pytest -q $(PLANS)
+
 tests-that-compute: venv
-	$(PYTHON) -m pytest -q $(addprefix --ignore=,$(OTHERS_THAT_WAIT)) tests
+	$(PYTHON) -m pytest -q $(addprefix --ignore=,$(OTHERS_THAT_WAIT) $(PLANS)) tests
 
 lint: venv
 	$(PYTHON) -m ruff check --quiet .

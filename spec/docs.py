@@ -7,6 +7,7 @@ from pathlib import Path
 
 from spec.capacity import estimate
 from spec.capacity_page import capacity_page
+from spec.kit_keys import migration_page
 from spec.knobs import KNOBS, SECTIONS, Cost, Knob, Knobs, Scope, shown
 from spec.objects import AUTHORIZED_KEYS, KEY_FILE, KNOWN_HOSTS, OBJECTS, PEER_HOME, USER, Where
 from spec.presets import PRESETS, Preset
@@ -306,6 +307,7 @@ def rules_page() -> str:
 PAGES = {
     "capacity.md": capacity_page,
     "knobs.md": knobs_page,
+    "migration.md": lambda: migration_page((DOCS / "migration.md").read_text(encoding="utf-8")),
     "objects.md": objects_page,
     "presets.md": presets_page,
     "rules.md": rules_page,

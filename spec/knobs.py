@@ -235,7 +235,7 @@ class Knobs(BaseModel):
     """Address on which the head serves the API: every one of its own (0.0.0.0, as the reference kit v2.3-tier1 does,
     which asks nobody who they are), 127.0.0.1, or one of the head's own. See require_api_key."""
 
-    api_port: Annotated[int, Whole(1024, 65535), Flag("--port"), Cost.RESTART, Kit("PORT")] = 8000
+    api_port: Annotated[int, Whole(1, 65535), Flag("--port"), Cost.RESTART, Kit("PORT")] = 8000
     """TCP port of the API on the head."""
 
     require_api_key: Annotated[
@@ -255,7 +255,7 @@ class Knobs(BaseModel):
     """Ranks that share each layer. Unset: the number of nodes, the only value that one GPU per node allows."""
 
     gpu_memory_utilization: Annotated[
-        float | Empty | None, Number(above=0, high=0.95), Flag("--gpu-memory-utilization"), Cost.RESTART, Kit("GMU")
+        float | Empty | None, Number(above=0, high=1), Flag("--gpu-memory-utilization"), Cost.RESTART, Kit("GMU")
     ] = None
     """Share of memory for weights and KV cache. CPU and GPU share one pool on GB10: from 0.88 on the reference kit
     v2.3-tier1 warns of swapping. Where kv_cache_memory_bytes is set, it no longer sizes the pool."""

@@ -122,7 +122,7 @@ REFUSALS: dict[str, str] = {
     "nobody to confirm, from lab/": "nobody can confirm the plan here; add -y to carry it out, or --dry to see it",
     "unknown knob": SETTINGS + "  --data: max_len: no such knob (did you mean max_model_len? docs/knobs.md)",
     "impossible value": SETTINGS + "  group_data/all.py: max_num_seqs = 0: must be at least 1",
-    "wrong type": SETTINGS + '  group_data/all.py: api_port = "http": must be a whole number, 1024 to 65535, not text',
+    "wrong type": SETTINGS + '  group_data/all.py: api_port = "http": must be a whole number, 1 to 65535, not text',
     "unknown data of a node": SETTINGS
     + f"  inventory: {B}: managment_address: no such knob (did you mean management_address? docs/knobs.md)",
     "rails in different networks": SETTINGS

@@ -53,9 +53,9 @@ KNOB_CASES = [
     ({"qqqq": 1}, ["group_data/all.py: qqqq: no such knob (docs/knobs.md lists them)"]),
     ({"a.b": 1}, ["group_data/all.py: a.b: no such knob (docs/knobs.md lists them)"]),
     ({"rails": []}, ["group_data/all.py: rails: belongs to one node; state it in that node's data in the inventory"]),
-    ({"gpu_memory_utilization": 1.4}, ["group_data/all.py: gpu_memory_utilization = 1.4: must be at most 0.95"]),
-    ({"api_port": True}, ["group_data/all.py: api_port = True: must be a whole number, 1024 to 65535, not true/false"]),
-    ({"api_port": 80}, ["group_data/all.py: api_port = 80: must be at least 1024"]),
+    ({"gpu_memory_utilization": 1.4}, ["group_data/all.py: gpu_memory_utilization = 1.4: must be at most 1"]),
+    ({"api_port": True}, ["group_data/all.py: api_port = True: must be a whole number, 1 to 65535, not true/false"]),
+    ({"api_port": 0}, ["group_data/all.py: api_port = 0: must be at least 1"]),
     ({"api_port": 29521}, ["master_port = 29521: is api_port as well; each needs a port of its own"]),
     (
         {"image": "ghcr.io/entrpi/x:latest"},
@@ -467,7 +467,7 @@ def test_pyinfras_inventory() -> None:
             [
                 "--data: served_model_name = 123: must be one word of letters, digits and . _ - / :, not a whole number; "
                 "in --data quote it as JSON: 'name=\"...\"'",
-                "--data: gpu_memory_utilization = nan: must be a finite number, above 0, at most 0.95",
+                "--data: gpu_memory_utilization = nan: must be a finite number, above 0, at most 1",
                 "--data: enforce_eager = 1: must be True or False (true or false in --data)",
             ],
             id="types",
@@ -531,7 +531,7 @@ def test_three_doors_through_pyinfras_command_line(tmp_path: Path) -> None:
         "--data: MAX_SEQS: no such knob (did you mean max_num_seqs? docs/knobs.md)",
         "--data: zzz: no such knob (docs/knobs.md lists them)",
         "--data: max_num_seq: no such knob (did you mean max_num_seqs? docs/knobs.md)",
-        '--data: api_port = "web": must be a whole number, 1024 to 65535, not text',
+        '--data: api_port = "web": must be a whole number, 1 to 65535, not text',
         '--data: preset = "long-document": must be one of default, responsive-chat, more-context, long-documents, '
         "many-agents, unquantized-kv, mtp-fallback",
         "inventory: @fake/spark-a: weights: no such knob (did you mean weights_path? docs/knobs.md)",

@@ -18,6 +18,8 @@ MARK = "sparkpair-opinion "
 """Begins the line that holds the answer."""
 EXIT = "sparkpair-opinion-exit "
 """Begins the line with the exit code of docker."""
+BUSY = "75"
+"""The exit code where other runs have kept the node's one place."""
 PATIENCE_SECONDS = 120
 """Reading both ranks' arguments took vLLM 0.32 on two cores of a Xeon 6 to 13 s, nearly all of it imports."""
 RESERVE_BYTES = 1024 * 2**20
@@ -159,6 +161,8 @@ def _no_answer(cluster: Cluster, codes: Sequence[str], lines: Sequence[str]) -> 
     last = f": {said[-1][:300]}" if said else ""
     if not codes:
         return f"the node said nothing of how it went{last}"
+    if codes[-1] == BUSY:
+        return "other runs kept asking on that node"
     if codes[-1] == "137":
         return f"the container was killed, as by its memory limit of {cluster.knobs.opinion_memory_mib} MiB{last}"
     if codes[-1] == "124":

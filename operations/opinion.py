@@ -26,9 +26,11 @@ from operations.run import Run
 NAME = "sparkpair-opinion"
 END_SECONDS = opinion.PATIENCE_SECONDS + 30
 """When the container is ended from outside, should its own limit have failed."""
+LOCK = "/run/lock/sparkpair-opinion.lock"
+"""Several plans may be made at once; the node has memory for one container."""
 PROCESSES = 256
 NOT_ASKED = "the engine was not asked about the changed launch: {}; whether it takes it is unknown"
-NOT_KNOWN = "the engine was asked about the changed launch, and in part its opinion is unknown: {}"
+NOT_KNOWN = "the engine was asked about the changed launch, and its opinion is not wholly known: {}"
 
 
 @dataclass
@@ -94,7 +96,7 @@ def _ask(run: Run, where: Place) -> Opinion:
     host = run.hosts[where.node.name]
     command = StringCommand(command_line(run.cluster.image, run.cluster.knobs.opinion_memory_mib, where))
     try:
-        _, output = host.run_shell_command(command, _sudo=True, _stdin=json.dumps(asked), _timeout=END_SECONDS + 30)
+        _, output = host.run_shell_command(command, _sudo=True, _stdin=json.dumps(asked), _timeout=2 * END_SECONDS + 30)
     except (OSError, EOFError, SSHException) as error:
         return Opinion(doubts=(f"{where.node.name} gave no answer: {str(error) or type(error).__name__}",))
     return opinion.read(run.cluster, output.output_lines)
@@ -113,7 +115,9 @@ def command_line(image: str, memory_mib: int, where: Place) -> str:
     for source, target in where.mounts:
         argv += ["--mount", f"type=bind,source={source},target={target},readonly"]
     argv += ["--entrypoint", "python3", image, "-c", engine_side.BOOTSTRAP, "watch"]
-    end = shlex.join(["timeout", "--kill-after=10", str(END_SECONDS), *argv])
+    ended = ["timeout", "--kill-after=10", str(END_SECONDS), *argv]
+    busy = ["flock", "--wait", str(END_SECONDS), "--conflict-exit-code", opinion.BUSY, LOCK]
+    end = shlex.join([*busy, *ended])
     tidy = f"[ $code = 0 ] || docker rm -f {name} >/dev/null 2>&1"
     return f": {NAME}; {end}; code=$?; {tidy}; echo; echo {EXIT.strip()} $code"
 

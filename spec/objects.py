@@ -240,12 +240,20 @@ OBJECTS: tuple[Object, ...] = (
         "Held by a program at the other end of the deploy's own connection, so that two deploys never mix.",
     ),
     Object(
+        "/run/lock/sparkpair-opinion.lock", Sort.FILE, Where.EVERY, "root:root", "0644", "deploy.py", Life.BOOT,
+        "Held while the engine reads a changed launch there, so that several plans need memory for one container.",
+    ),
+    Object(
         CGROUP_PARENT, Sort.CGROUP, Where.EVERY, "root", "", "Docker", Life.BOOT,
         "Parent of the engine's container: killing it ends every process of the rank.",
     ),
     Object(
         "<container_name>", Sort.CONTAINER, Where.EVERY, "root", "", "rank agent", Life.GENERATION,
         "The rank itself, labelled with engine hash, rank and epoch. Docker restarts it never.",
+    ),
+    Object(
+        "sparkpair-opinion-<random>", Sort.CONTAINER, Where.EVERY, "root", "", "deploy.py", Life.WORK,
+        "Throwaway container in which the staged engine reads a changed launch; Docker removes it when it ends.",
     ),
     # State
     _directory(VAR, "0700", "systemd", "State (StateDirectory= of the units)."),

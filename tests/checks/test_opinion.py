@@ -140,6 +140,7 @@ WARNING = "WARNING: Your kernel does not support memory limit capabilities or th
             [WARNING, "", f"{EXIT}137"],
             "the container was killed, as by its memory limit of 1536 MiB",
         ),
+        ([f"{EXIT}75"], "other runs kept asking on that node"),
         ([f"{EXIT}124"], "the container gave no answer in time and was ended"),
         (
             ["docker: Error response from daemon: No such image", f"{EXIT}125"],
@@ -269,7 +270,8 @@ def test_the_container_has_no_gpu_no_network_and_a_limit() -> None:
     one = cluster()
     line = command_line(one.image, 1536, Place(one.head, (("/w", "/models/w"),), has_weights=True))
     for words in (
-        "timeout --kill-after=10 150 docker run --rm -i --name sparkpair-opinion-",
+        "flock --wait 150 --conflict-exit-code 75 /run/lock/sparkpair-opinion.lock timeout --kill-after=10 150 docker run",
+        "--rm -i --name sparkpair-opinion-",
         "--pull never",
         "--network none --read-only --tmpfs /tmp:size=64m",
         "--memory 1536m --memory-swap 1536m --oom-score-adj 1000",

@@ -115,7 +115,7 @@ def test_asked_once(through: dict[str, Outcome]) -> None:
     assert "was asked about the launch: 8 s, 532 MiB" in found.stderr
 
 
-NOT_KNOWN = "the engine was asked about the changed launch, and in part its opinion is unknown: "
+NOT_KNOWN = "the engine was asked about the changed launch, and its opinion is not wholly known: "
 
 
 @pytest.mark.parametrize(

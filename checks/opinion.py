@@ -47,8 +47,10 @@ class Place:
 
     node: Node
     mounts: tuple[tuple[str, str], ...]
-    """(directory of the node, where the container sees it), those that are there."""
+    """(directory of the node, where the container sees it): weights and drafter, where they are there."""
     has_weights: bool
+    scratch: tuple[str, ...] = ()
+    """Where the launch sees its caches, which it may write to: empty and in memory here."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ def place(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Place | str:
     node = cluster.node(name)
     present = [path for path in cluster.launch(node).content if _is_present(facts[name], path)]
     mounts = tuple((source, target) for source, target, *_ in cluster.launch(node).mounts if source in present)
-    return Place(node, mounts, node.weights_path in present)
+    scratch = tuple(mount[1] for mount in cluster.launch(node).mounts if len(mount) == 2)
+    return Place(node, mounts, node.weights_path in present, scratch)
 
 
 def _is_present(seen: NodeFacts, path: str) -> bool:

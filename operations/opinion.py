@@ -108,6 +108,8 @@ def command_line(image: str, memory_mib: int, where: Place) -> str:
     name = f"{NAME}-{secrets.token_hex(4)}"
     argv = ["docker", "run", "--rm", "-i", "--name", name, "--pull", "never", "--log-driver", "none"]
     argv += ["--network", "none", "--read-only", "--tmpfs", "/tmp:size=64m"]
+    for target in where.scratch:
+        argv += ["--tmpfs", f"{target}:size=16m"]
     argv += ["--memory", f"{memory_mib}m", "--memory-swap", f"{memory_mib}m", "--oom-score-adj", "1000"]
     # A share, not a limit: the engine comes first where both want the processor.
     argv += ["--pids-limit", str(PROCESSES), "--cpu-shares", "64"]

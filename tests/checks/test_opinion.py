@@ -211,7 +211,8 @@ def test_the_node_with_most_to_spare_is_asked() -> None:
     world.head["memory"]["MemAvailable"] = 3 * GIB
     world.worker["memory"]["MemAvailable"] = 3 * GIB + 1
     found = opinion.place(world.cluster, world.facts())
-    assert found == Place(worker, ((worker.weights_path, "/models/tiny"),), has_weights=True)
+    caches = ("/root/.triton", "/root/.cache/flashinfer", "/root/.cache/vllm")
+    assert found == Place(worker, ((worker.weights_path, "/models/tiny"),), has_weights=True, scratch=caches)
     world.worker["docker"]["images"] = {world.cluster.image: None}
     found = opinion.place(world.cluster, world.facts())
     assert isinstance(found, Place)
@@ -268,12 +269,12 @@ def test_paths_below_weights_that_are_not_there_are_not_looked_for() -> None:
 
 def test_the_container_has_no_gpu_no_network_and_a_limit() -> None:
     one = cluster()
-    line = command_line(one.image, 1536, Place(one.head, (("/w", "/models/w"),), has_weights=True))
+    line = command_line(one.image, 1536, Place(one.head, (("/w", "/models/w"),), True, ("/cache",)))
     for words in (
-        "flock --wait 150 --conflict-exit-code 75 /run/lock/sparkpair-opinion.lock timeout --kill-after=10 150 docker run",
-        "--rm -i --name sparkpair-opinion-",
+        "flock --wait 150 --conflict-exit-code 75 /run/lock/sparkpair-opinion.lock timeout --kill-after=10 150 docker",
+        "run --rm -i --name sparkpair-opinion-",
         "--pull never",
-        "--network none --read-only --tmpfs /tmp:size=64m",
+        "--network none --read-only --tmpfs /tmp:size=64m --tmpfs /cache:size=16m",
         "--memory 1536m --memory-swap 1536m --oom-score-adj 1000",
         "--mount type=bind,source=/w,target=/models/w,readonly",
         f"--entrypoint python3 {one.image} -c ",

@@ -543,6 +543,10 @@ class Knobs(BaseModel):
     there; 0 turns it off. While a rank of ours runs there it is not judged. The budgets of the reference kit v2.3-tier1
     were proven on nodes with less than 6."""
 
+    ask_the_engine: Annotated[bool, Switch(), Becomes("preflight"), Cost.NOTHING] = True
+    """Whether the staged engine reads a changed launch before the pair is restarted with it (docs/engine-opinion.md).
+    Off is for an image that refuses wrongly what it serves; every plan then says that it was not asked."""
+
     opinion_memory_mib: Annotated[int, Whole(256, 8192), Becomes("the memory limit of a container"), Cost.NOTHING] = (
         1536
     )

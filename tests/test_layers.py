@@ -80,7 +80,7 @@ ROOMS: dict[str, Room] = {
         ("operations", *_CLUSTER, "spec.changes", "spec.render", "spec.objects", "facts", "checks", "node"),
         ("pyinfra", "gevent", "paramiko"),
     ),
-    "roles": Room((*_CLUSTER, "spec.rules", "spec.render", "spec.objects", "facts", "checks", "operations", "node"), ("pyinfra",)),
+    "roles": Room((*_CLUSTER, "spec.render", "spec.objects", "facts", "checks", "operations", "node"), ("pyinfra",)),
     # What stands at the end of a plan: what is told of the settings is part of it, and pyinfra's table comes first.
     "operations.outlook": Room(
         ("operations", *_CLUSTER, "spec.changes", "spec.rules", "spec.render", "checks"), ("pyinfra", "click")

@@ -231,6 +231,12 @@ def test_below_the_floor_none_is_asked() -> None:
     assert isinstance(opinion.place(world.cluster, world.facts()), Place)
 
 
+def test_an_operator_may_say_not_to_ask() -> None:
+    """It stays unknown, and the plan says so."""
+    world = converged(pair.cluster({**pair.UPSTREAM, "ask_the_engine": False}))
+    assert opinion.place(world.cluster, world.facts()) == "ask_the_engine is False"
+
+
 def test_without_image_or_facts_none_is_asked() -> None:
     world = fresh(cluster())
     assert opinion.holders(world.cluster, world.facts()) == []

@@ -286,8 +286,9 @@ _OF_NODES = (
     (
         "paths",
         "**refused**",
-        "A path in `engine_env` exists in the container",
-        "The engine would end at start, or go on without what was meant; the staged image is asked.",
+        "A path that a flag names exists in the container; one that `engine_env` names is told if it does not",
+        "The engine would end at start, or go on without what was meant. The staged image is asked "
+        "([engine-opinion.md](engine-opinion.md)).",
         FIELD,
     ),
 )

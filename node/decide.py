@@ -80,7 +80,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Canary:
-    """The last canary completion: pending, ok, or failed with its reason."""
+    """The last canary completion: pending, ok, failed with its reason, or locked: there is no key that opens the API. It
+    answered then, and what it would have completed is not known."""
 
     state: str
     reason: str = ""
@@ -339,7 +340,7 @@ def _gating(rules: Rules, memory: Memory, view: View) -> tuple[Memory, list[Acti
         return _fail(rules, memory, view, failure)
     if view.canary is None:  # the keeper was restarted meanwhile
         return dataclasses.replace(memory, canary_sent=view.now), [SendCanary("first answer after the start")]
-    if view.canary.state == "failed":
+    if view.canary.state in ("failed", "locked"):
         return _fail(rules, memory, view, f"the first completion failed: {view.canary.reason}")
     if view.canary.state == "ok":
         running = dataclasses.replace(
@@ -391,6 +392,9 @@ def _judge_canary(rules: Rules, memory: Memory, view: View) -> tuple[Memory, lis
     memory = dataclasses.replace(memory, canary_sent=None)
     if view.canary.state == "ok":
         return dataclasses.replace(memory, strikes=0, moved=view.now, answered=view.now, mark=view.progress), []
+    if view.canary.state == "locked" and view.busy == 0:
+        # Somebody exchanged or removed the key's file since the start. Nothing else is wrong with an idle pair.
+        return dataclasses.replace(memory, strikes=0, moved=view.now, answered=view.now), []
     if not view.canary.answered and memory.moved > sent:  # others' tokens moved while it waited: busy, not dead
         return dataclasses.replace(memory, strikes=0), []
     strikes = memory.strikes + 1

@@ -146,7 +146,7 @@ class EngineProbe:
             status, body = await asyncio.wait_for(in_thread(self._post), self._settings.timeout_seconds + HTTP_SECONDS)
             self.canary = self._judge(status, body)
         except secret.SecretError as error:
-            self.canary = Canary("failed", str(error))
+            self.canary = self._locked(str(error))
         except (OSError, http.client.HTTPException, asyncio.TimeoutError) as error:
             limit = self._settings.timeout_seconds
             slow = isinstance(error, (TimeoutError, asyncio.TimeoutError))
@@ -155,7 +155,7 @@ class EngineProbe:
     def _judge(self, status: int, body: bytes) -> Canary:
         text = body.decode(errors="replace")
         if status == 401:
-            return Canary("failed", self._locked_out())
+            return self._locked(self._locked_out())
         if status != 200:
             return Canary("failed", f"HTTP {status}: {text[:200]}")
         try:
@@ -166,6 +166,10 @@ class EngineProbe:
         if self._settings.expect not in content or not content.strip():
             return Canary("failed", f"answered {content[:120]!r}, wanted {self._settings.expect!r} in it")
         return Canary("ok")
+
+    def _locked(self, why: str) -> Canary:
+        log(f"whether the engine answers is not known: {why}", "warning")
+        return Canary("locked", why)
 
     def _locked_out(self) -> str:
         if not self._api.key_file:
@@ -186,15 +190,23 @@ class EngineProbe:
         }
         if not self._api.key_file:
             return self._complete(body, "")
-        key = secret.read(self._api.key_file)
-        status, answer = self._complete(body, key)
-        if status == 401 and self._proven not in ("", key):
-            # The engine asks for the key of its start until it is restarted: that a new one lies ready is no fault.
-            status, answer = self._complete(body, self._proven)
-            if status != 401:
-                log(f"{self._api.key_file} was changed; the engine takes the new key when deploy.py restarts it")
-        elif status == 200:
-            self._proven = key
+        trouble = f"{self._api.key_file} was changed"
+        try:
+            key = secret.read(self._api.key_file)
+        except secret.SecretError as error:
+            if not self._proven:
+                raise
+            trouble = str(error)
+        else:
+            status, answer = self._complete(body, key)
+            if status == 200:
+                self._proven = key
+            if status != 401 or self._proven in ("", key):
+                return status, answer
+        # The engine asks for the key of its start until it is restarted: what became of the file meanwhile is no fault.
+        status, answer = self._complete(body, self._proven)
+        if status != 401:
+            log(f"{trouble}; the engine is asked with the key of its start until deploy.py restarts it", "warning")
         return status, answer
 
     def _complete(self, body: Mapping[str, object], key: str) -> tuple[int, bytes]:

@@ -212,6 +212,30 @@ def test_requests_without_progress_get_a_canary_and_two_failed_ones_restart():
     assert actions == [Failed("2 canaries failed, the last: no answer within 60 s")]
 
 
+def test_a_canary_that_has_no_key_is_no_fault_of_an_idle_pair():
+    """That somebody removed a file ends nothing; where requests stand still as well, no sign of life is left."""
+    locked = Canary("locked", "api-key is missing")
+    memory, actions = running(1000), []
+    for second in range(1000, 1300):
+        seen = view(second, UP, UP, healthy=True, progress=(1.0,), busy=0, canary=locked)
+        memory, actions = decide.decide(RULES, memory, seen)
+        assert (memory.phase, memory.strikes) == (Phase.RUNNING, 0)
+        assert actions in ([], [SendCanary("idle")])
+    sent = running(1000, canary_sent=1200.0)
+    stuck = view(1201, UP, UP, healthy=True, progress=(1.0,), busy=2, canary=locked)
+    memory, actions = decide.decide(RULES, sent, stuck)
+    assert actions == [SendCanary("again, after: api-key is missing")]
+    memory, actions = decide.decide(RULES, memory, stuck)
+    assert actions == [Failed("2 canaries failed, the last: api-key is missing")]
+
+
+def test_a_start_without_a_key_that_opens_the_api_is_not_promoted():
+    gating = Memory(accepted=ENGINE, phase=Phase.GATING, since=0.0, due="test")
+    memory, actions = decide.decide(RULES, gating, view(9, UP, UP, healthy=True, canary=Canary("locked", "HTTP 401")))
+    assert actions == [Failed("the first completion failed: HTTP 401")]
+    assert memory.phase is Phase.STOPPING
+
+
 def test_a_failed_canary_means_nothing_when_others_tokens_moved_meanwhile():
     memory = running(now=0)
     memory, _ = decide.decide(RULES, memory, view(60, UP, UP, healthy=True, progress=(1.0,), busy=0))
@@ -324,7 +348,7 @@ looks = st.tuples(
     st.sampled_from([None, True, False]),
     st.none() | st.tuples(st.integers(0, 3)),
     st.sampled_from([None, 0, 1, 4]),
-    st.sampled_from([None, Canary("pending"), Canary("ok"), Canary("failed", "x")]),
+    st.sampled_from([None, Canary("pending"), Canary("ok"), Canary("failed", "x"), Canary("locked", "x")]),
 )
 
 

@@ -587,6 +587,35 @@ def test_a_new_key_is_another_generation_and_no_fault_until_it_is_deployed(tmp_p
     play(tmp_path, story, KEY, canary_interval_seconds=0.1)
 
 
+@pytest.mark.parametrize("text", [None, "short\n", OTHER_KEY + "\n"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_pair_serves_on_whatever_becomes_of_the_keys_file(tmp_path: Path, text: str | None, restarted: bool):
+    """Removing it is how an operator asks for a new one, and a deploy restarts the keeper before it hands over."""
+
+    async def story(world: World) -> None:
+        await world.accept(world.want(4))
+        await world.until("running")
+        place = world.place(0).secrets / "api-key"
+        if text is None:
+            place.unlink()
+        else:
+            place.write_text(text)
+        if restarted:
+            await world.keeper_down()
+            await world.keeper_up()
+        end = agent.boottime() + 5
+        before = world.keeper.status()["counters"]["canaries"]
+        while world.keeper.status()["counters"]["canaries"] < before + 4:
+            assert agent.boottime() < end
+            await asyncio.sleep(0.02)
+        status = world.keeper.status()
+        assert (status["phase"], status["counters"]["failures"]) == ("running", 0)
+        assert [docker.started for docker in world.dockers] == [1, 1]
+        assert (world.engine.completions > 3) is not restarted, "asked with the key of its start while that is known"
+
+    play(tmp_path, story, KEY, canary_interval_seconds=0.1)
+
+
 def test_an_engine_with_another_key_is_not_promoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run = agent._run
 

@@ -13,12 +13,15 @@ SWAP_BYTES = 30 * 2**30
 """R5: reading the weights through the page cache takes all swap there is; with 32 GiB the head lived, with the usual 16
 it died near 90% of the load (reference kit v2.3-tier1)."""
 
+THROUGH_PAGE_CACHE = ("", "auto", "safetensors")
+"""What vLLM calls its own default, which empty leaves it at: safetensors files, mapped into memory."""
+
 
 def in_use(cluster: Cluster, node: Node, seen: NodeFacts) -> Iterator[Verdict]:
     """Nothing else holds the memory that the engine's budget was proven with. Not judged while a rank of ours is
-    there, whose own memory would be counted."""
+    there, whose own memory would be counted, or may be there: that Docker does not say is refused by itself."""
     most = cluster.knobs.memory_used_max_gib
-    if not most or _a_rank_is_there(seen):
+    if not most or _a_rank_is_there(seen) is not False:
         return
     if isinstance(seen.memory, Unknown):
         yield unknown(node.name, "its memory", seen.memory)
@@ -36,20 +39,21 @@ def in_use(cluster: Cluster, node: Node, seen: NodeFacts) -> Iterator[Verdict]:
 
 def swap(cluster: Cluster, node: Node, seen: NodeFacts) -> Iterator[Verdict]:
     """R5: enough swap for weights that are read through the page cache."""
-    if cluster.stack.name != "vllm-exl3" or cluster.knobs.load_format != "":
+    if cluster.stack.name != "vllm-exl3" or cluster.knobs.load_format not in THROUGH_PAGE_CACHE:
         return
     if isinstance(seen.memory, Unknown):
         yield unknown(node.name, "its swap", seen.memory)
     elif seen.memory.swap < SWAP_BYTES:
         yield broken(
             node.name,
-            f'{amount(seen.memory.swap)} of swap, and load_format is "": weights read through the page cache need '
-            f"{amount(SWAP_BYTES)}, or the node dies near 90% of the load",
+            f'{amount(seen.memory.swap)} of swap, and load_format is "{cluster.knobs.load_format}": weights read through '
+            f"the page cache need {amount(SWAP_BYTES)}, or the node dies near 90% of the load",
             "leave load_format out (instanttensor reads past the page cache), or give the node more swap",
         )
 
 
-def _a_rank_is_there(seen: NodeFacts) -> bool:
+def _a_rank_is_there(seen: NodeFacts) -> bool | None:
+    """None where Docker does not say."""
     if isinstance(seen.docker, Unknown) or isinstance(seen.docker.containers, Unknown):
-        return False
+        return None
     return any(container.is_ours and container.state != "exited" for container in seen.docker.containers)

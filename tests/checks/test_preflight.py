@@ -360,6 +360,16 @@ def test_memory_is_not_judged_while_a_rank_of_ours_holds_it() -> None:
     assert len(told(ended)) == 1
 
 
+@pytest.mark.parametrize("part", ["docker", "docker|containers"])
+def test_memory_is_not_judged_where_docker_does_not_say_whose_it_is(part: str) -> None:
+    """A rank of ours may hold it; what is told is that Docker did not answer."""
+    world = of_reference_stack(change("memory|MemAvailable", 3 * GIB), converged)
+    change(part, {"error": "it hangs"})(world)
+    lines = "\n".join(told(world))
+    assert "it hangs" in lines
+    assert "in use before the engine starts" not in lines
+
+
 def test_memory_that_cannot_be_read_is_not_enough() -> None:
     assert told(of_reference_stack(change("memory", {"error": "it broke"}))) == [
         "  spark-b: its memory could not be read: it broke\n    Fix: make that answer, then run again"
@@ -374,6 +384,8 @@ def test_a_load_through_the_page_cache_needs_swap() -> None:
         "    Fix: leave load_format out (instanttensor reads past the page cache), or give the node more swap"
     )
     assert told(of_reference_stack(load_format="")) == [line.format("spark-a"), line.format("spark-b")]
+    named = line.replace('""', '"auto"')  # the engine's own word for what empty leaves it at
+    assert told(of_reference_stack(load_format="auto")) == [named.format("spark-a"), named.format("spark-b")]
     assert told(of_reference_stack(change("memory|SwapTotal", 32 * GIB), load_format="")) == [line.format("spark-a")]
     assert told(of_reference_stack()) == []
     assert told(fresh(pair.cluster({**pair.UPSTREAM, "load_format": ""}))) == []

@@ -46,8 +46,8 @@ def swap(cluster: Cluster, node: Node, seen: NodeFacts) -> Iterator[Verdict]:
     elif seen.memory.swap < SWAP_BYTES:
         yield broken(
             node.name,
-            f'{amount(seen.memory.swap)} of swap, and load_format is "{cluster.knobs.load_format}": weights read through '
-            f"the page cache need {amount(SWAP_BYTES)}, or the node dies near 90% of the load",
+            f'{amount(seen.memory.swap)} of swap, and load_format is "{cluster.knobs.load_format}": weights read '
+            f"through the page cache need {amount(SWAP_BYTES)}, or the node dies near 90% of the load",
             "leave load_format out (instanttensor reads past the page cache), or give the node more swap",
         )
 

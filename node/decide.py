@@ -80,8 +80,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Canary:
-    """The last canary completion: pending, ok, failed with its reason, or locked: there is no key that opens the API. It
-    answered then, and what it would have completed is not known."""
+    """The last canary completion: pending, ok, failed with its reason, or locked: there is no key that opens the API.
+    It answered then, and what it would have completed is not known."""
 
     state: str
     reason: str = ""

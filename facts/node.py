@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 from pyinfra.api.command import QuoteString, StringCommand
 from pyinfra.api.facts import FactBase
 from pyinfra.api.host import Host
+from pyinfra.api.state import State
 
 from facts.values import NodeFacts, parse, unreadable
 from node import content, secret
@@ -136,11 +137,19 @@ def node_facts(host: Host, query: Query) -> NodeFacts:
         if seen.facts is None or seen.key != key:
             seen.probes += 1
             changes = seen.changes
+            keep_unprinted(host.state)
             found = host.get_fact(NodeProbe, query=text, _sudo=False, _ignore_errors=True, _timeout=TIMEOUT_SECONDS)
             if changes != seen.changes:
                 return found  # the node was changed meanwhile: good enough for the asker, kept for nobody else
             seen.facts, seen.key = found, key
         return seen.facts
+
+
+def keep_unprinted(state: State) -> None:
+    """From now on pyinfra prints no answers of nodes, which it does with -vvv: the launches that are installed and
+    accepted are among them, and what the operator states as engine_env may be a token. For good, since nodes are asked
+    at the same time; what is executed and what that prints is still shown."""
+    state.print_fact_output = False
 
 
 def forget(host: Host) -> None:

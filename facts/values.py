@@ -265,7 +265,6 @@ class NodeFacts:
     kept_start_seconds: float | None = None
     """How long the last start took, from the same file; None where it does not say."""
 
-
     @property
     def memory_available(self) -> int | Unknown:
         """Bytes that a new program may take without anything being swapped."""

@@ -13,6 +13,7 @@ from pyinfra.context import ctx_host, ctx_state
 from pyinfra.facts.files import FileContents
 from pyinfra.operations.util.files import generate_color_diff
 
+from facts.node import keep_unprinted
 from facts.values import File, item
 from operations.core import Commands, node_operation, noop
 from operations.run import Run, digest
@@ -74,6 +75,7 @@ def _show(run: Run, path: str, text: str, now: File | None) -> None:
     variables = run.cluster.stack.variables | {name for knob in KNOBS.values() if knob.env for name in knob.env.names}
     lines: list[str] = []
     if now is not None and now.kind == "file":
+        keep_unprinted(host.state)
         lines = [f"{line}\n" for line in host.get_fact(FileContents, path=path) or []]
     host.log(f"Will {'modify' if now else 'create'} {format_text(path, bold=True)}", logger.info)
     before, after = masked(lines, text.splitlines(keepends=True), variables)

@@ -173,6 +173,12 @@ def mistyped_data(name: str, data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "managment_address": "192.168.1.9"} if name.endswith("b") else data
 
 
+def with_the_installed_launch(_: str, data: dict[str, Any]) -> dict[str, Any]:
+    """What the file holds whose difference is shown."""
+    data["fake_responses"][f"cat {objects.RANK_FILE}"] = [' "env": [', '  ["HF_TOKEN", "hf_secret"]']
+    return data
+
+
 CASES = (
     # What a deploy would do
     Case("fresh", fresh),
@@ -181,6 +187,13 @@ CASES = (
     Case("a knob", options=(*PLAN, "--data", "max_num_seqs=8")),
     Case("a knob, shown", options=("--dry", "--diff", "--data", "max_num_seqs=8")),
     Case("a secret, shown", options=("--dry", "--diff"), more={"engine_env": ["HF_TOKEN=hf_secret", 'A_B=say "it"']}),
+    Case(
+        "a secret that is accepted, with all that pyinfra tells",
+        options=("--dry", "--diff", "-vvv"),
+        always={"engine_env": ["HF_TOKEN=hf_secret"]},
+        more={"max_num_seqs": 8},
+        data=with_the_installed_launch,
+    ),
     Case("a watch interval", more={"watch_interval_seconds": 2}),
     Case("a smoke prompt", more={"smoke_prompt": "Hello?"}),
     Case("the rails' MTU", more={"rail_mtu": 4000}),

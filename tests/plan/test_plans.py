@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from operations.files import masked
+from spec import objects
 from tests.plan.cases import CASES
 from tests.plan.conftest import Outcome
 
@@ -161,7 +162,7 @@ def test_what_only_looks_asks_nobody(outcome: Find) -> None:
 
 
 def test_every_case_is_looked_at() -> None:
-    assert {case.name for case in CASES} == {*PLANS, *REFUSALS, "a knob, shown", "a secret, shown", LOOKED}
+    assert {case.name for case in CASES} == {*PLANS, *REFUSALS, "a knob, shown", "a secret, shown", ALL_TOLD, LOOKED}
 
 
 def test_the_order_is_that_of_the_roles(outcome: Find) -> None:
@@ -184,6 +185,19 @@ def test_a_diff_shows_no_value_of_the_operators_variables(outcome: Find) -> None
     assert text.count('["NCCL_NET", "IB"]') == 2
     assert "hf_secret" not in text
     assert "say" not in text
+
+
+ALL_TOLD = "a secret that is accepted, with all that pyinfra tells"
+
+
+def test_all_that_pyinfra_tells_has_no_value_of_the_operators_variables(outcome: Find) -> None:
+    """The accepted launch is read back whole, and so is the installed one whose difference is shown."""
+    found = outcome(ALL_TOLD)
+    assert found.code == 0, found.stderr
+    assert ": sparkpair-probe" in found.stderr, "the questions are shown"
+    assert f"cat {objects.RANK_FILE}" in found.stderr
+    assert '["HF_TOKEN", "<hidden>"]' in found.stderr
+    assert "hf_secret" not in found.stderr + found.stdout
 
 
 def test_a_diff_shows_that_a_hidden_value_changed() -> None:

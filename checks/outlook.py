@@ -10,12 +10,14 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from checks import pair, rails
+from checks import api_key, pair, rails
 from checks.pair import Accepted, Todo
 from facts.values import NodeFacts, Status, Unknown, UnknownFact
 from spec.capacity import Capacity, estimate
 from spec.changes import (
+    API_KEY,
     ENGINE_ENV,
+    KEY_VARIABLE,
     Change,
     Hidden,
     Reading,
@@ -35,7 +37,7 @@ from spec.changes import (
 )
 from spec.cluster import Cluster, StatedNode
 from spec.knobs import KNOBS, Cost, Knobs, Scope
-from spec.objects import NETPLAN_FILE, SERVICE_FILE, VAR
+from spec.objects import API_KEY_FILE, NETPLAN_FILE, SERVICE_FILE, VAR
 
 CURRENT = f"{VAR}/current"
 ORDER = "order of the launch"
@@ -98,6 +100,8 @@ class Outlook:
     grace_seconds: int
     docker: tuple[str, ...]
     """Nodes whose Docker is restarted."""
+    ends_ranks: bool
+    """Whether a rank of ours is, or may be, on one of those."""
     rails: tuple[str, ...]
     """Nodes whose rails are set up anew."""
     warnings: tuple[str, ...]
@@ -124,8 +128,10 @@ class Outlook:
 
     @property
     def interrupts(self) -> bool:
-        """Whether a pair that serves will not, for a while."""
-        return self.todo is Todo.RESTART or bool(self.docker)
+        """Whether a pair that serves, or may do so, will not for a while."""
+        if self.is_first or self.is_stopped or self.state.phase not in ("running", "silent", "unknown"):
+            return False
+        return self.todo is Todo.RESTART or self.ends_ranks
 
     @property
     def is_quiet(self) -> bool:
@@ -159,6 +165,7 @@ def outlook(cluster: Cluster, facts: Mapping[str, NodeFacts], wanted: Wanted, wa
             before = _pool(held.launch, cluster)
             rows += changes(held.launch, new)
             rows += content_changes(held.launch, held.identities, new, wanted.identities)
+            rows += _key_made_anew(cluster, head, held.launch)
             if not rows:
                 rows += _in_another_order(held.rank_texts, wanted.rank_texts)
             if not rows and wanted.identities is None:
@@ -175,12 +182,13 @@ def outlook(cluster: Cluster, facts: Mapping[str, NodeFacts], wanted: Wanted, wa
         unknown=unknown,
         notes=tuple(notes),
         before=before,
-        after=Pool(estimate(cluster.knobs), cluster.knobs.max_model_len),
+        after=_pool_after(cluster),
         start=_start(
             cluster, status, head.kept_start_seconds, other_stack="stack" in turned and state.engine is not None
         ),
         grace_seconds=cluster.knobs.stop_grace_seconds,
         docker=tuple(_docker_restarts(cluster, facts)),
+        ends_ranks=any(_may_hold_a_rank(facts[name]) for name in _docker_restarts(cluster, facts)),
         rails=tuple(_rail_pauses(cluster, facts, wanted)),
         warnings=tuple(warnings),
         is_hashed=wanted.identities is not None,
@@ -254,6 +262,14 @@ def _rails(cluster: Cluster, facts: Mapping[str, NodeFacts], wanted: Wanted) -> 
     return rail_changes({rank: reading for rank, reading in old.items() if reading}, new)
 
 
+def _key_made_anew(cluster: Cluster, head: NodeFacts, old: Sequence[Reading]) -> Iterator[Change]:
+    """A key that is gone is made anew, so that it is another one for certain, though its identity is not known yet."""
+    now = api_key.of(head, API_KEY_FILE)
+    is_gone = not isinstance(now, Unknown) and not now.present
+    if is_gone and cluster.knobs.require_api_key and old[0].get("require_api_key"):
+        yield Change(API_KEY, Hidden("accepted"), Hidden("made anew"), KEY_VARIABLE, (0,), Cost.RESTART)
+
+
 def _in_another_order(old: Sequence[str], new: Sequence[str]) -> Iterator[Change]:
     """Every value is as it was, and yet the text is another: what stands in another order restarts all the same."""
     ranks = tuple(rank for rank, (one, other) in enumerate(zip(old, new, strict=False)) if one != other)
@@ -305,6 +321,12 @@ def _pool(launch: Sequence[Reading], cluster: Cluster) -> Pool:
     return Pool(estimate(knobs.model_copy(update={"image_release": release})), knobs.max_model_len)
 
 
+def _pool_after(cluster: Cluster) -> Pool:
+    """As launched: what is left out is one rank per node (spec/stacks/common.py)."""
+    ranks = cluster.knobs.tensor_parallel_size or len(cluster.nodes)
+    return Pool(estimate(cluster.knobs.model_copy(update={"tensor_parallel_size": ranks})), cluster.knobs.max_model_len)
+
+
 def _start(cluster: Cluster, status: Status | None, kept: float | None, *, other_stack: bool) -> Start:
     """The last start, unless it was another stack's; as kept while the keeper is silent."""
     seconds = status.last_start_seconds if status else kept
@@ -324,6 +346,12 @@ def _docker_restarts(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Iterat
         docker = facts[node.name].docker
         if not isinstance(docker, Unknown) and not docker.has_nvidia:
             yield node.name
+
+
+def _may_hold_a_rank(seen: NodeFacts) -> bool:
+    if isinstance(seen.docker, Unknown) or isinstance(seen.docker.containers, Unknown):
+        return True
+    return any(container.is_ours and container.state != "exited" for container in seen.docker.containers)
 
 
 def _rail_pauses(cluster: Cluster, facts: Mapping[str, NodeFacts], wanted: Wanted) -> Iterator[str]:

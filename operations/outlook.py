@@ -52,6 +52,7 @@ def outlook(run: Run) -> None:
     arrived.add(run.node.name)
     if len(arrived) < len(run.cluster.nodes):
         return
+    arrived.clear()
     found = of(run)
     text = lines(found)
     place = os.environ.get(FILE)
@@ -183,7 +184,7 @@ def _meaning(found: Outlook) -> Iterator[str]:
     phase, start = found.state.phase, _about(found.start)
     because = f" ({found.reason})" if found.reason else ""
     if found.docker:
-        ends = "" if found.is_first else ": every container there ends, a rank of the pair too"
+        ends = ": every container there ends" + (", a rank of the pair too" if found.ends_ranks else "")
         yield f"Docker is restarted on {', '.join(found.docker)}{ends}."
     if found.rails:
         pauses = "" if found.is_first else " anew: traffic over them pauses, and answers with it"
@@ -199,6 +200,11 @@ def _meaning(found: Outlook) -> Iterator[str]:
         yield f"The pair is started and answers after {start}."
     elif found.todo is Todo.START:
         yield f"The pair is {phase}{because}. It is started and answers after {start}."
+    elif found.todo is Todo.RESTART and found.ends_ranks and found.interrupts:
+        sure = (
+            "by its own restart, if it is up by then" if found.restarts_for_sure else "if they are, by its own restart"
+        )
+        yield f"A pair that serves is interrupted by that, and again, {sure}; each time for {start}."
     elif found.todo is Todo.RESTART and not found.restarts_for_sure:
         yield f"If they are, a pair that serves is interrupted once, for {start}{_grace(found)}."
     elif found.todo is Todo.RESTART and phase == "running":
@@ -207,7 +213,7 @@ def _meaning(found: Outlook) -> Iterator[str]:
         yield f"The keeper does not run. A pair that serves is interrupted once, for {start}{_grace(found)}."
     elif found.todo is Todo.RESTART:
         yield f"The pair does not serve now, it is {phase}{because}. Its start begins anew and takes {start}."
-    elif found.docker:
+    elif found.ends_ranks:
         yield f"A pair that serves is interrupted once; the keeper starts it again, in {start}."
     elif phase == "unknown":
         yield "What is interrupted is not known either."
@@ -251,7 +257,7 @@ def document(found: Outlook) -> dict[str, Any]:
             "text": found.start.source,
         },
         "interrupts": {
-            "serving": found.interrupts and not found.is_stopped and not found.is_first,
+            "serving": found.interrupts,
             "docker": list(found.docker),
             "rails": list(found.rails),
         },

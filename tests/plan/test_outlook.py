@@ -223,6 +223,17 @@ def test_another_api_key() -> None:
     assert of(old={"require_api_key": True}).is_quiet
 
 
+def test_an_api_key_that_is_gone_is_another_one_for_certain() -> None:
+    """A new one is made of chance, so that nothing about the restart is left open."""
+    found = of(old={"require_api_key": True}, change=cases.no_key)
+    assert [line.split()[:6] for line in lines(found)[1:2]] == [
+        ["the", "API", "key", "(set)", "(changed)", "VLLM_API_KEY"]
+    ]
+    assert found.notes == ()
+    assert sentences(found)[-1] == f"Serving is interrupted once, for {MEASURED}{GRACE}"
+    assert not of(old={"require_api_key": True}, new={"require_api_key": False}, change=cases.no_key).changes[1:]
+
+
 def test_files_that_are_not_hashed_yet() -> None:
     assert sentences(of(change=cases.touched_weights)) == [
         "No setting changes.",
@@ -329,6 +340,59 @@ def test_docker_restarts() -> None:
         "Docker is restarted on spark-b: every container there ends, a rank of the pair too.",
         f"A pair that serves is interrupted once; the keeper starts it again, in {MEASURED}.",
     ]
+
+
+def test_docker_restarts_and_so_does_the_pair() -> None:
+    """Docker ends the ranks long before the new launch is handed over."""
+    found = of(new={"max_num_seqs": 8}, change=cases.registered_only)
+    assert sentences(found)[-1] == (
+        "A pair that serves is interrupted by that, and again, by its own restart, if it is up by then; "
+        f"each time for {MEASURED}."
+    )
+    unsure = of(change=cases.both(cases.touched_weights, cases.registered_only))
+    assert sentences(unsure)[-1] == (
+        f"A pair that serves is interrupted by that, and again, if they are, by its own restart; each time for {MEASURED}."
+    )
+
+
+def test_docker_restarts_where_no_rank_is() -> None:
+    def change(world: World) -> None:
+        cases.registered_only(world)
+        world.worker["docker"]["containers"] = []
+
+    found = of(change=change)
+    assert not document(found)["interrupts"]["serving"]
+    assert sentences(found)[1:] == [
+        "Docker is restarted on spark-b: every container there ends.",
+        "A pair that serves goes on serving.",
+    ]
+    unknown = of(
+        change=lambda world: world.worker["docker"].update(runtimes=["runc"], containers={"error": "it hangs"})
+    )
+    assert document(unknown)["interrupts"]["serving"], "a rank may be there"
+
+
+@pytest.mark.parametrize("phase", ["resting", "starting", "waiting", "backoff"])
+def test_a_pair_that_does_not_serve_is_not_interrupted(phase: str) -> None:
+    for change in (cases.registered_only, cases.nothing):
+        found = of(new={"max_num_seqs": 8}, change=cases.both(cases.status(phase=phase), change))
+        assert not document(found)["interrupts"]["serving"]
+
+
+def test_the_pool_of_three_ranks_is_not_that_of_two() -> None:
+    """Which no pool is known of: left out, tensor_parallel_size is one rank per node."""
+    three = converged(pair.cluster(more=1))
+    cluster = three.cluster
+    texts = tuple(rank_text(cluster, node) for node in cluster.nodes)
+    identities = wanted_identities(cluster, three.facts())
+    assert identities is not None
+    rails = tuple(netplan_text(cluster, node) for node in cluster.nodes)
+    wanted = Wanted(engine_hash(texts, identities), identities, texts, service_text(cluster), rails)
+    found = outlook(cluster, three.facts(), wanted, [])
+    assert found.is_quiet
+    assert found.after.capacity is None
+    assert found.before is not None
+    assert found.before.capacity is None
 
 
 # What cannot be known

@@ -81,7 +81,7 @@ def ranks_run(cluster: Cluster, facts: Mapping[str, NodeFacts], engine: str | No
         if rank != str(node.rank):
             yield broken(node.name, f"rank {rank} runs, wanted rank {node.rank}", "sudo sparkpair restart, on the head")
         elif runs != engine:
-            wanted = engine[:12] if engine else "not known (the weights have no manifest)"
+            wanted = engine[:12] if engine else "not known (a manifest or the API key is missing)"
             yield broken(node.name, f"rank {rank} runs {runs[:12]}, wanted is {wanted}", DEPLOY)
         else:
             yield holds(node.name, f"rank {rank} runs {runs[:12]}, as wanted")

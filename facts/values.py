@@ -599,7 +599,9 @@ def _status(value: object) -> Status:
 def _seconds(document: Mapping[str, object] | Unknown | None) -> float | None:
     """A figure that is only told: one that cannot be read stops nobody."""
     value = None if document is None or isinstance(document, Unknown) else document.get("last_start_seconds")
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e6:
+        return None
+    return float(value)
 
 
 def _rank_status(value: object) -> RankStatus:

@@ -140,13 +140,14 @@ def test_how_long_the_last_start_took() -> None:
     status = known(facts.status, "status")
     assert status is not None
     assert (status.last_start_seconds, facts.kept_start_seconds) == (88.3, 88.3)
-    document = recorded()
-    for file in document["documents"].values():
-        file["json"]["last_start_seconds"] = "soon"
-    facts = parse(document)
-    status = known(facts.status, "status")
-    assert status is not None
-    assert (status.last_start_seconds, facts.kept_start_seconds) == (None, None)
+    for nonsense in ("soon", True, -1, 10**400, float("nan"), float("inf")):
+        document = recorded()
+        for file in document["documents"].values():
+            file["json"]["last_start_seconds"] = nonsense
+        facts = parse(document)
+        status = known(facts.status, "status")
+        assert status is not None
+        assert (status.last_start_seconds, facts.kept_start_seconds) == (None, None)
 
 
 def test_docker_that_does_not_answer_knows_no_containers() -> None:

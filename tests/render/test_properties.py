@@ -230,6 +230,22 @@ def test_what_costs_a_restart_says_so(everywhere: dict[str, Any], data: st.DataO
     assert all(old_text != new_text for old_text, new_text in texts)
 
 
+@settings(max_examples=50)
+@given(stated(), stated(), st.booleans())
+def test_the_engine_hash_is_that_of_the_texts(one: dict[str, Any], other: dict[str, Any], related: bool) -> None:
+    """It differs exactly where some rank's text does, or the content that a rank reads."""
+    before = loaded(dict(one))
+    after = loaded({**other, **one} if related else dict(other))
+    identities = [["a" * 64, "b" * 64], ["a" * 64, "b" * 64]]
+
+    def texts(cluster: Cluster) -> list[str]:
+        return [render.rank_text(cluster, node) for node in cluster.nodes]
+
+    hashes = [render.engine_hash(texts(cluster), identities) for cluster in (before, after)]
+    assert (hashes[0] == hashes[1]) is (texts(before) == texts(after))
+    assert render.engine_hash(texts(before), [["a" * 64, "b" * 64], ["a" * 64, "c" * 64]]) != hashes[0]
+
+
 @given(LINE)
 def test_free_text_survives(prompt: str) -> None:
     """A prompt arrives at the keeper character by character."""

@@ -14,7 +14,9 @@ import difflib
 import getpass
 import io
 import json
+import os
 import re
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +36,8 @@ from spec.transport import ssh
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 WRITTEN, REFUSED, USAGE = 0, 1, 2
+INTERRUPTED = 130
+"""As a shell says of what Ctrl-C ended."""
 
 # What the kit v2.3-tier1 assumes where nothing is stated: its installer, and a launcher that is started by itself.
 _INSTALLER = {
@@ -664,19 +668,27 @@ def main(argv: Sequence[str], machine: Machine | None = None) -> int:
             written = write(options.output, result.files)
         except NotWritten as error:
             return _refuse([str(error)])
-    for line in report(result):
-        print(line)
+        except KeyboardInterrupt:
+            return _refuse(["interrupted; nothing was changed"])
+    lines = [*report(result)]
     if options.dry:
         for name, text in result.files.items():
-            print(f"Would write {name}:")
-            print("".join(f"  {line}\n" if line else "\n" for line in text.splitlines()), end="")
+            lines += [f"Would write {name}:", *(f"  {line}" if line else "" for line in text.splitlines())]
     else:
-        print("Written:")
-        for line in _said_of_files(written):
-            print(line)
-    for line in _said_of_missing(result):
-        print(line)
+        lines += ["Written:", *_said_of_files(written)]
+    _print([*lines, *_said_of_missing(result)], done="nothing was written" if options.dry else "the files are written")
     return WRITTEN
+
+
+def _print(lines: Sequence[str], done: str) -> None:
+    """The report. Where nobody takes it (a full disk, a pager that was left), what was done is done all the same."""
+    try:
+        for line in lines:
+            print(line)
+        sys.stdout.flush()
+    except OSError as error:
+        print(f"The report could not be printed: {error.strerror}; {done}.", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what waits in it is dropped at the end
 
 
 def _refuse(lines: Sequence[str]) -> int:
@@ -686,8 +698,17 @@ def _refuse(lines: Sequence[str]) -> int:
     return REFUSED
 
 
+def _interrupted(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _interrupted)  # so that what was begun is taken back
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file's name may be no text at all
-    sys.exit(main(sys.argv[1:]))
+    try:
+        code = main(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    sys.exit(code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ class NotWritten(Exception):
 
 
 def write(directory: Path, files: Mapping[str, str]) -> list[Written]:
-    """Write the files below a directory: all of them, or none. Raises NotWritten."""
+    """Write the files below a directory: all of them, or none. Raises NotWritten; whatever else ends it, an interrupt
+    too, leaves everything as it was."""
     made: list[tuple[Path, Path | None]] = []
     staged: dict[str, tuple[Path, Path]] = {}
     done: list[Written] = []
@@ -44,8 +46,10 @@ def write(directory: Path, files: Mapping[str, str]) -> list[Written]:
             made.append((target, kept))
             os.replace(new, target)
             done.append(Written(directory / name, kept))
-    except (OSError, RuntimeError) as error:  # RuntimeError: links that lead in a circle
+    except BaseException as error:
         _undo(made, [new for _, new in staged.values()])
+        if not isinstance(error, OSError | RuntimeError):  # RuntimeError: links that lead in a circle
+            raise
         raise NotWritten(
             f"{getattr(error, 'filename', None) or directory}: cannot be written: "
             f"{getattr(error, 'strerror', None) or error}; nothing was changed"
@@ -55,6 +59,10 @@ def write(directory: Path, files: Mapping[str, str]) -> list[Written]:
 
 def _holds(target: Path, text: str) -> bool:
     try:
+        # Asked first: a pipe would be waited for without end, and a device would be replaced by a file.
+        mode = target.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise OSError(errno.EINVAL, "is no regular file", str(target))
         return target.read_bytes() == text.encode()
     except FileNotFoundError:
         return False
@@ -69,7 +77,7 @@ def _beside(target: Path, text: str) -> Path:
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, target.stat().st_mode & 0o777 if target.exists() else 0o644)
-    except OSError:
+    except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
     return Path(name)
@@ -86,7 +94,11 @@ def _keep(target: Path) -> Path:
         except OSError:  # a file system without hard links
             if kept.exists():
                 continue
-            shutil.copy2(target, kept)
+            try:
+                shutil.copy2(target, kept)
+            except BaseException:
+                kept.unlink(missing_ok=True)
+                raise
         return kept
     raise OSError(errno.EEXIST, "10,000 kept files are there already", str(target))
 

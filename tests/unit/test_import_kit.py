@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import runpy
+import shutil
 import socket
 import stat
 import subprocess
@@ -314,6 +315,63 @@ def test_a_full_disk_leaves_no_remains(kit: Path, monkeypatch: pytest.MonkeyPatc
     assert tree(kit / "out") == {}
 
 
+@pytest.mark.parametrize("existing", [True, False])
+@pytest.mark.parametrize("failing", [1, 2])
+def test_an_interrupt_leaves_all_as_it_was(
+    kit: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], existing: bool, failing: int
+) -> None:
+    """Whatever was begun is taken back, and no remains lie about."""
+    out = kit / "out"
+    (out / "group_data").mkdir()
+    if existing:
+        (out / "group_data/all.py").write_text("mine\n")
+        (out / "inventory.py").write_text("mine too\n")
+    before, calls, replace = tree(out), 0, os.replace
+
+    def interrupted(old: Path, new: Path) -> None:
+        nonlocal calls
+        replace(old, new)
+        calls += 1
+        if calls == failing:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    assert run(".env", "--here") == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "Import refused; nothing was written.\n  interrupted; nothing was changed\n")
+    assert tree(out) == before
+
+
+def test_what_is_no_file_is_not_replaced(kit: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A pipe would be waited for without end; a device behind a link would be gone."""
+    os.mkfifo(kit / "pipe")
+    (kit / "out/inventory.py").symlink_to("../pipe")
+    assert run(".env", "--here") == 1
+    assert capsys.readouterr().err == (
+        f"Import refused; nothing was written.\n  {kit}/pipe: cannot be written: is no regular file; nothing was changed\n"
+    )
+    assert stat.S_ISFIFO((kit / "pipe").stat().st_mode)
+    assert tree(kit / "out") == {}
+
+
+def test_a_kept_copy_that_fails_leaves_no_remains(kit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are no hard links, the disk may be full at the copy."""
+
+    def refused(source: Path, target: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(target))
+
+    def half(source: Path, target: Path) -> None:
+        target.write_text("ha")
+        raise OSError(errno.ENOSPC, "No space left on device", str(target))
+
+    (kit / "out/a").write_text("half or whole")
+    monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr(shutil, "copy2", half)
+    with pytest.raises(NotWritten, match="No space left on device"):
+        write(kit / "out", {"a": "new"})
+    assert tree(kit / "out") == {"a": "half or whole"}
+
+
 # Refusals
 
 
@@ -606,6 +664,25 @@ def test_as_a_command(kit: Path) -> None:
     assert done.stderr == (
         f"Import refused; nothing was written.\n  {kit}/none: no such file; name the kit's .env, or a node's ~/.glm53-serve.env\n"
     )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_report_that_nobody_takes(kit: Path) -> None:
+    """The files are written by then: that is what the exit code says."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "spec.import_kit", str(kit / ".env"), "--output", str(kit / "out")],
+            cwd=repository.ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        0,
+        "The report could not be printed: No space left on device; the files are written.\n",
+    )
+    assert set(tree(kit / "out")) == {"group_data/all.py"}
 
 
 # The table

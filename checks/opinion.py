@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from checks import content, pair
+from checks.outlook import rank_text
 from checks.verdict import Verdict, broken
 from facts.values import Content, NodeFacts, Unknown
 from spec.cluster import Cluster, Node
@@ -18,8 +20,12 @@ MARK = "sparkpair-opinion "
 """Begins the line that holds the answer."""
 EXIT = "sparkpair-opinion-exit "
 """Begins the line with the exit code of docker."""
+SHORTEST_SECRET = 6
+"""Shorter values of `engine_env` (1, true, DEBUG) are no secrets, and would take words out of every message."""
 BUSY = "75"
 """The exit code where other runs have kept the node's one place."""
+LOW = "76"
+"""The exit code where the node's memory went below the floor before it was asked."""
 PATIENCE_SECONDS = 120
 """Reading both ranks' arguments took vLLM 0.32 on two cores of a Xeon 6 to 13 s, nearly all of it imports."""
 RESERVE_BYTES = 1024 * 2**20
@@ -65,9 +71,14 @@ class Opinion:
     peak_mib: int = 0
 
 
-def is_due(cluster: Cluster, facts: Mapping[str, NodeFacts], wanted: str | None) -> bool:
-    """Whether the launch is another than the keeper has accepted. Raises UnknownFact."""
-    return wanted is None or pair.accepted(facts[cluster.head.name]).engine != wanted
+def is_due(cluster: Cluster, facts: Mapping[str, NodeFacts], wanted: str | None, texts: Sequence[str]) -> bool:
+    """Whether the launch is another than the keeper has accepted: `texts` are the ranks', as wanted. Other weights
+    under the same path, or another key, make another engine hash, and no other arguments. Raises UnknownFact."""
+    head = facts[cluster.head.name]
+    if wanted is not None and pair.accepted(head).engine == wanted:
+        return False
+    accepted = {} if isinstance(head.texts, Unknown) else head.texts
+    return any(accepted.get(rank_text(rank)) != text for rank, text in enumerate(texts))
 
 
 def holders(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> list[Node]:
@@ -90,7 +101,7 @@ def place(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Place | str:
     if not known:
         return "the memory available could not be read" if spare else "its image is on no node"
     name = max(known, key=lambda one: known[one])
-    needed = cluster.knobs.opinion_memory_mib * 2**20 + RESERVE_BYTES
+    needed = floor(cluster)
     if known[name] < needed:
         return (
             f"{name} has {_mib(known[name])} MiB of memory available, and the question may take "
@@ -101,6 +112,11 @@ def place(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Place | str:
     mounts = tuple((source, target) for source, target, *_ in cluster.launch(node).mounts if source in present)
     scratch = tuple(mount[1] for mount in cluster.launch(node).mounts if len(mount) == 2)
     return Place(node, mounts, node.weights_path in present, scratch)
+
+
+def floor(cluster: Cluster) -> int:
+    """Bytes that must be available on the node that is asked: what the container may take, and what stays beside it."""
+    return cluster.knobs.opinion_memory_mib * 2**20 + RESERVE_BYTES
 
 
 def _is_present(seen: NodeFacts, path: str) -> bool:
@@ -156,9 +172,18 @@ def read(cluster: Cluster, lines: Sequence[str]) -> Opinion:
     if not answers:
         return Opinion(doubts=(_no_answer(cluster, codes, lines),))
     try:
-        return _read(cluster, json.loads(answers[-1]))
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        return _read(cluster, json.loads(_without_values(cluster, answers[-1])))
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         return Opinion(doubts=(f"its answer is damaged: {error!r}",))
+
+
+def _without_values(cluster: Cluster, text: str) -> str:
+    """The text without what `engine_env` holds: a reader that refuses a value repeats it, and it may be a secret."""
+    for item in cluster.knobs.engine_env:
+        value = json.dumps(item.partition("=")[2])[1:-1]
+        if len(value) >= SHORTEST_SECRET and not value.startswith("/"):
+            text = text.replace(value, "(its value)")
+    return text
 
 
 def _no_answer(cluster: Cluster, codes: Sequence[str], lines: Sequence[str]) -> str:
@@ -168,6 +193,8 @@ def _no_answer(cluster: Cluster, codes: Sequence[str], lines: Sequence[str]) -> 
         return f"the node said nothing of how it went{last}"
     if codes[-1] == BUSY:
         return "other runs kept asking on that node"
+    if codes[-1] == LOW:
+        return f"less than the {_mib(floor(cluster))} MiB that must be there was available when its turn came"
     if codes[-1] == "137":
         return f"the container was killed, as by its memory limit of {cluster.knobs.opinion_memory_mib} MiB{last}"
     if codes[-1] == "124":
@@ -176,7 +203,9 @@ def _no_answer(cluster: Cluster, codes: Sequence[str], lines: Sequence[str]) -> 
 
 
 def _read(cluster: Cluster, said: Mapping[str, Any]) -> Opinion:
-    doubts = [str(text) for text in said.get("unsure", [])]
+    doubts = [str(text) for text in list(said.get("unsure", ()))]
+    if isinstance(said.get("unsure"), str):
+        raise TypeError("unsure is a text")
     trouble = said.get("trouble")
     if trouble is not None:
         text = str(trouble)
@@ -199,6 +228,8 @@ def _read(cluster: Cluster, said: Mapping[str, Any]) -> Opinion:
             refusals.append(_told(cluster, knob_of_flag(str(name)), str(name), text))
         else:
             doubts.append(f"{name} (engine_env) names {path}, which is not there in the container")
+    if not math.isfinite(float(said.get("seconds", 0.0))):
+        raise ValueError("seconds is no time")
     return Opinion(
         refusals=tuple(dict.fromkeys(refusals)),
         doubts=tuple(dict.fromkeys(doubts)),

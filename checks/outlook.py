@@ -49,8 +49,13 @@ def texts(ranks: int, is_head: bool) -> tuple[str, ...]:
     """The files whose text tells what is accepted."""
     if not is_head:
         return (NETPLAN_FILE,)
-    names = ("manifest", "service", *(f"rank{rank}" for rank in range(ranks)))
-    return (NETPLAN_FILE, SERVICE_FILE, *(f"{CURRENT}/{name}.json" for name in names))
+    kept = (f"{CURRENT}/manifest.json", f"{CURRENT}/service.json", *map(rank_text, range(ranks)))
+    return (NETPLAN_FILE, SERVICE_FILE, *kept)
+
+
+def rank_text(rank: int) -> str:
+    """Where the head keeps a rank's accepted launch."""
+    return f"{CURRENT}/rank{rank}.json"
 
 
 @dataclass(frozen=True)

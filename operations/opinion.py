@@ -22,6 +22,7 @@ from facts.values import UnknownFact
 from operations import engine_side, wanted
 from operations.core import Commands, fail, is_executing, node_operation, noop
 from operations.run import Run
+from spec.render import rank_text
 
 NAME = "sparkpair-opinion"
 END_SECONDS = opinion.PATIENCE_SECONDS + 30
@@ -59,7 +60,8 @@ def _ask_if_due(run: Run) -> None:
     if not all(access.usable(seen) for seen in facts.values()):
         return  # refused already
     try:
-        due = opinion.is_due(run.cluster, facts, wanted.engine(run))
+        texts = [rank_text(run.cluster, node) for node in run.cluster.nodes]
+        due = opinion.is_due(run.cluster, facts, wanted.engine(run), texts)
     except UnknownFact as error:
         _asked.done = True
         _say(run, NOT_ASKED, str(error))
@@ -94,7 +96,8 @@ def _ask(run: Run, where: Place) -> Opinion:
     program = Path(engine_side.__file__).read_text(encoding="utf-8")
     asked = {**opinion.question(run.cluster, where), "program": program, "bootstrap": engine_side.BOOTSTRAP}
     host = run.hosts[where.node.name]
-    command = StringCommand(command_line(run.cluster.image, run.cluster.knobs.opinion_memory_mib, where))
+    floor = opinion.floor(run.cluster)
+    command = StringCommand(command_line(run.cluster.image, run.cluster.knobs.opinion_memory_mib, floor, where))
     try:
         _, output = host.run_shell_command(command, _sudo=True, _stdin=json.dumps(asked), _timeout=2 * END_SECONDS + 30)
     except (OSError, EOFError, SSHException) as error:
@@ -102,9 +105,10 @@ def _ask(run: Run, where: Place) -> Opinion:
     return opinion.read(run.cluster, output.output_lines)
 
 
-def command_line(image: str, memory_mib: int, where: Place) -> str:
-    """The shell line that runs the container and says how it ended. Its question comes by standard input; whatever
-    becomes of this line's own caller, it ends by itself at its time limit, and Docker removes it then."""
+def command_line(image: str, memory_mib: int, floor: int, where: Place) -> str:
+    """The shell line that runs the container, if the node still has `floor` bytes available when its turn comes, and
+    says how it ended. Its question comes by standard input; whatever becomes of this line's own caller, it ends by
+    itself at its time limit, and Docker removes it then."""
     name = f"{NAME}-{secrets.token_hex(4)}"
     argv = ["docker", "run", "--rm", "-i", "--name", name, "--pull", "never", "--log-driver", "none"]
     argv += ["--network", "none", "--read-only", "--tmpfs", "/tmp:size=64m"]
@@ -117,7 +121,9 @@ def command_line(image: str, memory_mib: int, where: Place) -> str:
     for source, target in where.mounts:
         argv += ["--mount", f"type=bind,source={source},target={target},readonly"]
     argv += ["--entrypoint", "python3", image, "-c", engine_side.BOOTSTRAP, "watch"]
-    ended = ["timeout", "--kill-after=10", str(END_SECONDS), *argv]
+    low = f"awk '/^MemAvailable:/ {{ exit ($2 < {floor // 1024}) }}' /proc/meminfo"
+    enough = f'{low} || exit {opinion.LOW}; exec "$@"'
+    ended = ["sh", "-c", enough, NAME, "timeout", "--kill-after=10", str(END_SECONDS), *argv]
     busy = ["flock", "--wait", str(END_SECONDS), "--conflict-exit-code", opinion.BUSY, LOCK]
     end = shlex.join([*busy, *ended])
     tidy = f"[ $code = 0 ] || docker rm -f {name} >/dev/null 2>&1"

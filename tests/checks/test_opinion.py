@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 
 from checks import opinion
 from checks.opinion import Opinion, Place
+from checks.outlook import rank_text
 from facts.values import STATUS, Unknown, UnknownFact
 from operations import engine_side
 from operations.opinion import command_line
+from spec import render
 from spec.cluster import Cluster
 from tests import repository
 from tests.plan.world import GIB, World, converged, fresh
@@ -141,6 +144,10 @@ WARNING = "WARNING: Your kernel does not support memory limit capabilities or th
             "the container was killed, as by its memory limit of 1536 MiB",
         ),
         ([f"{EXIT}75"], "other runs kept asking on that node"),
+        ([f"{EXIT}76"], "less than the 2560 MiB that must be there was available when its turn came"),
+        ([f'{MARK}{{"ranks": [[], []], "peak_mib": 1e999}}'], "its answer is damaged: OverflowError("),
+        ([f'{MARK}{{"ranks": [[], []], "seconds": 1e999}}'], "its answer is damaged: ValueError("),
+        ([f'{MARK}{{"ranks": [[], []], "unsure": "abc"}}'], "its answer is damaged: TypeError("),
         ([f"{EXIT}124"], "the container gave no answer in time and was ended"),
         (
             ["docker: Error response from daemon: No such image", f"{EXIT}125"],
@@ -197,12 +204,18 @@ def hash_of(world: World) -> str:
 
 def test_it_is_due_when_the_launch_is_another_than_the_one_accepted() -> None:
     world = converged(cluster())
-    assert not opinion.is_due(world.cluster, world.facts(), hash_of(world))
-    assert opinion.is_due(world.cluster, world.facts(), "1" * 64)
-    assert opinion.is_due(world.cluster, world.facts(), None)
+    texts = [render.rank_text(world.cluster, node) for node in world.cluster.nodes]
+    other = [texts[0], texts[1].replace('"8000"', '"8001"')]
+    assert not opinion.is_due(world.cluster, world.facts(), hash_of(world), texts)
+    assert opinion.is_due(world.cluster, world.facts(), "1" * 64, other)
+    assert opinion.is_due(world.cluster, world.facts(), None, other)
+    assert not opinion.is_due(world.cluster, world.facts(), "1" * 64, texts), "other weights, the same arguments"
+    assert not opinion.is_due(world.cluster, world.facts(), None, texts), "weights that were touched"
+    del world.head["texts"][rank_text(1)]
+    assert opinion.is_due(world.cluster, world.facts(), "1" * 64, texts)
     world.head["documents"][STATUS] = {"error": "damaged"}
     with pytest.raises(UnknownFact):
-        opinion.is_due(world.cluster, world.facts(), "1" * 64)
+        opinion.is_due(world.cluster, world.facts(), "1" * 64, texts)
 
 
 def test_the_node_with_most_to_spare_is_asked() -> None:
@@ -229,6 +242,26 @@ def test_below_the_floor_none_is_asked() -> None:
     )
     world.worker["memory"]["MemAvailable"] = 2560 * MIB
     assert isinstance(opinion.place(world.cluster, world.facts()), Place)
+
+
+def test_a_value_of_engine_env_is_not_repeated() -> None:
+    """Not even where the engine's own reader repeats it."""
+    secret = "hf_abcdefgh"
+    answer = {"ranks": [[], []], "variables": [["MY_LEVEL", f"invalid literal for int(): '{secret}'"]]}
+    found = opinion.read(cluster(engine_env=[f"MY_LEVEL={secret}"]), [MARK + json.dumps(answer)])
+    assert [verdict.statement for verdict in found.refusals] == [
+        "engine_env (MY_LEVEL): the engine refuses it: invalid literal for int(): '(its value)'"
+    ]
+
+
+@pytest.mark.parametrize(("available", "code"), [(2621440, 0), (2621439, 76)])
+def test_the_floor_is_looked_at_again_when_its_turn_comes(tmp_path: Path, available: int, code: int) -> None:
+    """By the very words of the line, on a /proc/meminfo of our own."""
+    (tmp_path / "meminfo").write_text(f"MemTotal: 9999999 kB\nMemAvailable: {available} kB\n")
+    line = command_line(cluster().image, 1536, 2560 * MIB, Place(cluster().head, (), True))
+    words = next(word for word in shlex.split(line) if word.startswith("awk "))
+    told = words.replace("/proc/meminfo", str(tmp_path / "meminfo"))
+    assert subprocess.run(["sh", "-c", told, "x", "true"], check=False).returncode == code
 
 
 def test_an_operator_may_say_not_to_ask() -> None:
@@ -275,9 +308,11 @@ def test_paths_below_weights_that_are_not_there_are_not_looked_for() -> None:
 
 def test_the_container_has_no_gpu_no_network_and_a_limit() -> None:
     one = cluster()
-    line = command_line(one.image, 1536, Place(one.head, (("/w", "/models/w"),), True, ("/cache",)))
+    line = command_line(one.image, 1536, 2560 * MIB, Place(one.head, (("/w", "/models/w"),), True, ("/cache",)))
     for words in (
-        "flock --wait 150 --conflict-exit-code 75 /run/lock/sparkpair-opinion.lock timeout --kill-after=10 150 docker",
+        "flock --wait 150 --conflict-exit-code 75 /run/lock/sparkpair-opinion.lock sh -c ",
+        "{ exit ($2 < 2621440) }",
+        " sparkpair-opinion timeout --kill-after=10 150 docker",
         "run --rm -i --name sparkpair-opinion-",
         "--pull never",
         "--network none --read-only --tmpfs /tmp:size=64m --tmpfs /cache:size=16m",

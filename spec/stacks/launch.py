@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from types import MappingProxyType
@@ -153,12 +153,15 @@ def _flag(knob: Knob, value: object, spelling: str) -> Groups:
     return ((spelling,),) if value is True else ((spelling, written(value)),)
 
 
-def env_pairs(knobs: Knobs) -> tuple[tuple[str, str], ...]:
-    """The variables that knobs stand for, in order of declaration."""
+def env_pairs(knobs: Knobs, *, of: Collection[str] = (), but: Collection[str] = ()) -> tuple[tuple[str, str], ...]:
+    """The variables that knobs stand for, in order of declaration: `of` these knobs only, or of all `but` these."""
     return tuple(
         (variable, written(value))
         for name, knob in KNOBS.items()
-        if knob.env and not knob.leaves_it_to_the_engine(value := getattr(knobs, name))
+        if knob.env
+        and (not of or name in of)
+        and name not in but
+        and not knob.leaves_it_to_the_engine(value := getattr(knobs, name))
         for variable in knob.env.names
     )
 

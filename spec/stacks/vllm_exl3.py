@@ -57,6 +57,9 @@ NEEDS_DRAFTER = frozenset({"dflash"})
 # The reference kit v2.3-tier1 writes upstream's abbreviation; so do we, to launch what was proven.
 SPELLING = {"--kv-cache-memory-bytes": "--kv-cache-memory"}
 
+# Its variable stands where it stood before it was a knob: another order is another text, and would restart every pair.
+STANDS_EARLIER = frozenset({"engine_ready_timeout_seconds"})
+
 JIT_CACHES = {
     "triton": "/root/.triton",
     "flashinfer": "/root/.cache/flashinfer",
@@ -86,12 +89,13 @@ def launch(knobs: Knobs, seat: Seat) -> Launch:
             ("HF_HOME", "/cache/huggingface"),
             ("HF_HUB_OFFLINE", "1"),
             ("TRANSFORMERS_OFFLINE", "1"),
+            *env_pairs(knobs, of=STANDS_EARLIER),
             ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
             ("TORCH_CUDA_ARCH_LIST", "12.1a"),
             ("FLASHINFER_CUDA_ARCH_LIST", "12.1a"),
             ("FLASHINFER_DISABLE_VERSION_CHECK", "1"),
             *common.nccl_env(seat),
-            *env_pairs(knobs),
+            *env_pairs(knobs, but=STANDS_EARLIER),
             *common.api_key_env(knobs, seat),
             *common.extra_env(knobs),
         ),

@@ -8,11 +8,19 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from lab import demo, hosts, lifecycle, network, settings
 from lab.settings import HOSTS, Host
 from lab.shell import LabError, inside, lock
+
+PASSED_ON = {
+    "ctl": "run a command on the control machine",
+    "pyinfra": "run pyinfra on the control machine, from lab/: pyinfra ARGS inventory.py ../deploy.py",
+    "plan": "run plan.py on the control machine, with the lab's inventory",
+}
+"""Commands of which everything that follows is another program's."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -39,10 +47,7 @@ def parser() -> argparse.ArgumentParser:
         command = verb(name, text)
         host_argument(command)
         command.add_argument("words", nargs=argparse.REMAINDER, metavar="CMD")
-    for name, text in {
-        "ctl": "run a command on the control machine",
-        "pyinfra": "run pyinfra on the control machine, from lab/: pyinfra ARGS inventory.py ../deploy.py",
-    }.items():
+    for name, text in PASSED_ON.items():
         verb(name, text).add_argument("words", nargs=argparse.REMAINDER, metavar="ARG")
     for name, text in {
         "reboot": "reboot a host in order and wait for it",
@@ -89,15 +94,23 @@ def need_up() -> None:
 def pyinfra_command(arguments: Sequence[str]) -> list[str]:
     """pyinfra from lab/, so that it reads the lab's group data only, with the project's own config.py.
 
-    Without a deploy file among the arguments, deploy.py is meant.
+    Without a file among the arguments, deploy.py is meant; without an inventory, the lab's.
     """
     words = list(arguments)
-    if "inventory.py" not in words:
-        words = [*words, "inventory.py", "../deploy.py"]
-    program = settings.CHECKOUT / ".venv/bin/pyinfra"
+    files = [at for at, word in enumerate(words) if word.endswith(".py") and "=" not in word]
+    if not files:
+        words += ["inventory.py", "../deploy.py"]
+    elif len(files) == 1 and "inventory.py" not in words:
+        words.insert(files[0], "inventory.py")
+    return inside(settings.CONTROL_NAMESPACE, installed("pyinfra"), "--config", "../config.py", *words)
+
+
+def installed(name: str) -> Path:
+    """A program of the checkout's environment."""
+    program = settings.CHECKOUT / ".venv/bin" / name
     if not program.exists():
         raise LabError(f"{program} is not there: `make venv` makes it")
-    return inside(settings.CONTROL_NAMESPACE, program, "--config", "../config.py", *words)
+    return program
 
 
 def dispatch(arguments: argparse.Namespace) -> int:
@@ -132,6 +145,9 @@ def dispatch(arguments: argparse.Namespace) -> int:
         become(inside(settings.CONTROL_NAMESPACE, *(arguments.words or ["bash"])))
     if verb == "pyinfra":
         become(pyinfra_command(arguments.words), str(settings.SOURCE))
+    if verb == "plan":
+        plan = inside(settings.CONTROL_NAMESPACE, installed("python"), "../plan.py", *arguments.words)
+        become(plan, str(settings.SOURCE))
     if verb == "reboot":
         hosts.reboot(host_of(arguments))
     elif verb == "off":
@@ -148,9 +164,16 @@ def dispatch(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """What was asked. argparse would keep an option that stands first for itself, so it never sees these."""
+    if len(words) > 1 and words[0] in PASSED_ON and words[1] not in ("-h", "--help"):
+        return argparse.Namespace(verb=words[0], words=list(words[1:]))
+    return parser().parse_args(words)
+
+
 def main() -> int:
     """Run one command; whatever goes wrong ends in one message."""
-    arguments = parser().parse_args()
+    arguments = parse(sys.argv[1:])
     if os.geteuid() != 0:
         print("lab: needs root: it makes namespaces, mounts and hosts", file=sys.stderr)
         return 1

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from lab import base, hosts, image, model, network, registry, settings
+from lab.__main__ import PASSED_ON, parse, pyinfra_command
 from lab.settings import HEAD, HOSTS, WORKER
 from lab.shell import LabError, digest, record, recorded, start_time
 
@@ -38,6 +39,31 @@ def on(host: settings.Host, command: str) -> str:
 
 
 # --- without a lab
+
+
+@pytest.mark.parametrize("verb", PASSED_ON)
+def test_an_option_may_stand_first_among_what_is_passed_on(verb):
+    assert parse([verb, "--dry", "--data", "max_num_seqs=8"]).words == ["--dry", "--data", "max_num_seqs=8"]
+    assert parse([verb, "true", "-x"]).words == ["true", "-x"]
+    assert parse([verb]).words == []
+
+
+@pytest.mark.parametrize(
+    ("words", "run"),
+    [
+        (["--dry"], ["--dry", "inventory.py", "../deploy.py"]),
+        (["-y", "--data", "smoke_prompt=a.py"], ["-y", "--data", "smoke_prompt=a.py", "inventory.py", "../deploy.py"]),
+        (["../verify.py"], ["inventory.py", "../verify.py"]),
+        (["inventory.py", "../verify.py"], ["inventory.py", "../verify.py"]),
+        (["other.py", "../deploy.py", "--dry"], ["other.py", "../deploy.py", "--dry"]),
+    ],
+    ids=" ".join,
+)
+def test_pyinfra_is_given_the_files_that_are_left_out(words, run, monkeypatch, tmp_path):
+    monkeypatch.setattr(settings, "CHECKOUT", tmp_path)
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/pyinfra").touch()
+    assert pyinfra_command(words)[-len(run) :] == run
 
 
 @pytest.mark.parametrize("name", sorted(base.STANDINS))

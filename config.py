@@ -3,6 +3,7 @@
 pyinfra runs this file before it reads the inventory. No setting of ours stands here.
 """
 
+import logging
 import os
 import signal
 import stat
@@ -87,6 +88,12 @@ def _guard_hosts():
     state.init = guarded_init
 
 
+def _guard_screen():
+    """A node that accepts the connection and says nothing, as a wedged one does: paramiko logs a traceback per attempt,
+    which nobody formats, beside the line in which pyinfra says the same. With --debug-all they are still shown."""
+    logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+
 def _guard_failures():
     """A node that fails ends the run with one sentence that says which, and what now."""
 
@@ -130,5 +137,6 @@ _guard_inventory()
 _guard_prompt()
 _guard_looking()
 _guard_hosts()
+_guard_screen()
 _guard_failures()
 _guard_signals()

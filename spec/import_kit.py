@@ -214,7 +214,7 @@ def _settings(
         if mode and mode.value not in ("", "local"):
             result.to_do[
                 f"{mode.place}: WEIGHTS_MODE={_plain(mode.value)}: serving the head from the worker's export is not "
-                f"supported; each node holds its own copy, so the head needs room for the weights (about 176 GiB), and "
+                f"supported; each node holds its own copy, so the head needs room for the weights (about 176 GB), and "
                 f"a deploy copies them there from the worker"
             ] = None
 

@@ -239,7 +239,7 @@ class Knobs(BaseModel):
     """TCP port of the API on the head."""
 
     require_api_key: Annotated[
-        bool, Switch(), Becomes("VLLM_API_KEY of the head's rank, from a file"), Cost.RESTART
+        bool, Switch(), Becomes("VLLM_API_KEY of rank 0"), Cost.RESTART
     ] = False
     """Requests to /v1 need `Authorization: Bearer <key>`. The key is in a file of root's alone on the head, made there
     by the deploy if it is missing, and reaches the engine through its environment: `sudo cat

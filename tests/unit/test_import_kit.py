@@ -74,7 +74,7 @@ To know:
   weights_path: on the worker the kit uses /home/alice/models/glm53-exl3, a path below the head's home, so that is stated for the worker
   drafter_path: on the worker the kit uses /home/alice/models/glm53-dflash2-mxfp8, a path below the head's home, so that is stated for the worker
 Before a deploy:
-  .env:4: WEIGHTS_MODE=nfs: serving the head from the worker's export is not supported; each node holds its own copy, so the head needs room for the weights (about 176 GiB), and a deploy copies them there from the worker
+  .env:4: WEIGHTS_MODE=nfs: serving the head from the worker's export is not supported; each node holds its own copy, so the head needs room for the weights (about 176 GB), and a deploy copies them there from the worker
 A deploy would warn:
   kv_cache_dtype_skip_layers = "sliding_window" (the stack's default): leaves nothing out, because the cache is not quantized by layer (kv_cache_dtype = ""); set kv_cache_dtype_skip_layers = ""
 """

@@ -27,7 +27,11 @@ class Refused(ValueError):
 
 def shown(value: object) -> str:
     """The value as an operator would type it, on one line and not too long."""
-    text = json.dumps(value) if isinstance(value, str) else repr(value)
+    try:
+        text = json.dumps(value) if isinstance(value, str) else repr(value)
+    except Exception:
+        text = f"<{type(value).__name__}>"
+    text = text.replace("\n", " ")
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -187,7 +191,7 @@ class WholeOr(Kind):
     word: str
 
     def parse(self, value: object) -> int | str:
-        if value == self.word:
+        if isinstance(value, str) and value == self.word:
             return self.word
         try:
             return Whole(self.low, self.high).parse(value)
@@ -206,7 +210,7 @@ class Words(Kind):
     longest: int = 4000
 
     def parse(self, value: object) -> str:
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18:
             value = str(value)
         text = _text(value, "text")
         if not text.strip() or len(text) > self.longest:

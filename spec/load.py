@@ -135,7 +135,7 @@ def _unknown_names(host: StatedHost, connection: frozenset[str]) -> Iterator[str
                 if not source.of_one_node:
                     yield f"{source.door}: {name}: belongs to one node; state it in that node's data in the inventory"
             elif name not in KNOBS:
-                yield f"{source.door}: {name}: {_nearest(name, connection)}"
+                yield f"{source.door}: {name}: {_nearest(str(name), connection)}"
             elif source.of_one_node and name not in NODE_KNOBS:
                 yield f"{source.door}: {name}: has one value for the pair; state it in group_data/all.py"
 

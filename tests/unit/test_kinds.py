@@ -6,7 +6,23 @@ import math
 
 import pytest
 
-from spec.kinds import Image, Kind, Name, NodePath, Number, OneOf, Pairs, Refused, Size, Switch, Whole, WholeOr, Words
+from spec.kinds import (
+    Image,
+    Kind,
+    Name,
+    NodePath,
+    Number,
+    OneOf,
+    Pairs,
+    Refused,
+    Size,
+    Switch,
+    Whole,
+    WholeOr,
+    Words,
+    shown,
+)
+from spec.knobs import KNOBS
 
 D = "0123456789abcdef" * 4
 
@@ -127,3 +143,29 @@ def test_refused(kind: Kind, value: object, message: str) -> None:
 def test_a_kind_says_what_it_allows(kind: Kind) -> None:
     """docs/knobs.md prints it."""
     assert kind.allowed.strip()
+
+
+class Mute:
+    """An object that cannot say what it is, nor whether it is like another."""
+
+    def __repr__(self) -> str:
+        raise ValueError
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError
+
+    def __hash__(self) -> int:
+        raise ValueError
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+@pytest.mark.parametrize(
+    "value",
+    [Mute(), 10**5000, -(10**5000), [10**5000], {"a": Mute()}, b"x", object],
+    ids=lambda value: str(type(value)),
+)
+def test_whatever_is_stated_is_refused_in_words(knob: str, value: object) -> None:
+    """By each knob and on one short line: group_data/ is Python, and may hold anything."""
+    with pytest.raises(Refused):
+        KNOBS[knob].parse(value)
+    assert len(shown(value)) <= 80 and "\n" not in shown(value)

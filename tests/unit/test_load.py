@@ -51,6 +51,7 @@ KNOB_CASES = [
     ({"_sudoo": True}, ["group_data/all.py: _sudoo: no such knob (did you mean _sudo? docs/knobs.md)"]),
     ({"ssh_usr": "x"}, ["group_data/all.py: ssh_usr: no such knob (did you mean ssh_user? docs/knobs.md)"]),
     ({"qqqq": 1}, ["group_data/all.py: qqqq: no such knob (docs/knobs.md lists them)"]),
+    ({7: 8}, ["group_data/all.py: 7: no such knob (docs/knobs.md lists them)"]),
     ({"a.b": 1}, ["group_data/all.py: a.b: no such knob (docs/knobs.md lists them)"]),
     ({"rails": []}, ["group_data/all.py: rails: belongs to one node; state it in that node's data in the inventory"]),
     ({"gpu_memory_utilization": 1.4}, ["group_data/all.py: gpu_memory_utilization = 1.4: must be at most 1"]),

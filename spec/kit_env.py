@@ -86,7 +86,7 @@ class KitFile:
 
 def read(path: Path) -> KitFile:
     """The file's settings. Whatever is wrong with the file itself is a refusal too."""
-    name = str(path)
+    name = str(path) if "\n" not in str(path) else repr(str(path))  # a line says one thing
     try:
         # Asked first: a pipe or a device could be waited for without end.
         status = path.stat()

@@ -138,7 +138,11 @@ def _old_image(found: Reading) -> None:
 
 def _mtp_tokens(environment: Environment) -> int:
     text = environment["MTP"].value if "MTP" in environment else ""
-    return _whole(text or "0", "whole number, 0 to 16")
+    allowed = "whole number, 0 to 16"
+    tokens = _whole(text or "0", allowed)
+    if tokens < 0:
+        raise Refused(f"must be a {allowed}")
+    return tokens
 
 
 def _beaten_by_mtp(found: Reading, variable: str, environment: Environment) -> bool:

@@ -422,6 +422,8 @@ CASES: list[tuple[str, list[str], list[str]]] = [
             ".env:1: IMAGE=ghcr.io/entrpi/glm-5.3-flash-exl3-2x-spark: a tag can be pushed again, so an image is stated by digest; on the head, docker image inspect --format '{{index .RepoDigests 0}}' ghcr.io/entrpi/glm-5.3-flash-exl3-2x-spark:latest names it: write IMAGE=ghcr.io/entrpi/glm-5.3-flash-exl3-2x-spark:latest@sha256:..., or leave IMAGE out for v2.3-tier1"
         ],
     ),
+    ("MTP=-1\n", [], [".env:1: MTP=-1: must be a whole number, 0 to 16"]),
+    ("MTP=-1\n", [], [".env:1: MTP=-1: must be a whole number, 0 to 16"]),
     ("MTP=04\n", [], [".env:1: MTP=04: must be a whole number, 0 to 16"]),
     ("KV_CACHE_MEMORY=90000g\n", [], ['.env:1: KV_CACHE_MEMORY=90000g: must be at most 100000000000, or "auto"']),
     ("NAME='a b'\n", [], ['.env:1: NAME="a b": must be one word of letters, digits and . _ -']),

@@ -6,10 +6,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spec.cluster import Settings
-from spec.knobs import RELEASES, shown
-from spec.rules.frame import FIELD, KIT, error, said, warning
+from spec.knobs import RELEASES, Knobs, shown
+from spec.rules.frame import FIELD, KIT, error, left_out, said, warning
 
 # Memory for context
+
+CHECKPOINT_LENGTH = 1_048_576
+"""What an empty max_model_len comes to: the longest that the reference kit's launcher takes for this checkpoint."""
+
+
+def _length(knobs: Knobs) -> int:
+    """Tokens of the longest request; 0 where nothing is known of it."""
+    return CHECKPOINT_LENGTH if knobs.max_model_len == "" else knobs.max_model_len or 0
 
 
 @error(
@@ -70,7 +78,7 @@ def _cache_and_kernels_fit(settings: Settings) -> Iterator[str]:
     elif knobs.kv_cache_dtype in LANES and knobs.attention_backend != "B12X_MLA_SPARSE":
         yield (
             f"{said(settings, 'attention_backend')}: {said(settings, 'kv_cache_dtype')} is read by B12X_MLA_SPARSE "
-            f"only; leave attention_backend out"
+            f"only; {left_out(settings, 'attention_backend')}"
         )
 
 
@@ -97,7 +105,7 @@ def _skipped_layers_fit(settings: Settings) -> Iterator[str]:
     ):
         yield (
             f"{said(settings, 'kv_cache_dtype_skip_layers')}: the drafter's layers are then quantized, which costs "
-            f"acceptance or the start; leave it out for sliding_window"
+            f"acceptance or the start; {left_out(settings, 'kv_cache_dtype_skip_layers')} for sliding_window"
         )
 
 
@@ -111,7 +119,7 @@ def _skipped_layers_fit(settings: Settings) -> Iterator[str]:
 )
 def _an_unquantized_cache_is_short(settings: Settings) -> Iterator[str]:
     knobs = settings.effective
-    if knobs.kv_cache_dtype == "" and isinstance(knobs.max_model_len, int) and knobs.max_model_len > 131072:
+    if knobs.kv_cache_dtype == "" and _length(knobs) > 131072:
         yield (
             f"{said(settings, 'max_model_len')}: with an unquantized cache (kv_cache_dtype is empty) 131072 is the "
             f"published length; preset unquantized-kv states the whole set"
@@ -128,11 +136,10 @@ def _an_unquantized_cache_is_short(settings: Settings) -> Iterator[str]:
 )
 def _a_long_context_is_read_in_small_steps(settings: Settings) -> Iterator[str]:
     knobs = settings.effective
-    long = isinstance(knobs.max_model_len, int) and knobs.max_model_len > 524288
-    if long and (knobs.max_num_batched_tokens or 0) > 4096:
+    if _length(knobs) > 524288 and (knobs.max_num_batched_tokens or 0) > 4096:
         yield (
-            f"{said(settings, 'max_num_batched_tokens')}: must be at most 4096 where max_model_len is above 524288 "
-            f"({knobs.max_model_len}): 8192 wedged a head under concurrent traffic"
+            f"{said(settings, 'max_num_batched_tokens')}: 8192 wedged a head under concurrent traffic where "
+            f"max_model_len is above 524288 ({_length(knobs)}); set max_num_batched_tokens = 4096"
         )
 
 
@@ -146,8 +153,7 @@ def _a_long_context_is_read_in_small_steps(settings: Settings) -> Iterator[str]:
 )
 def _a_long_context_has_a_compact_cache(settings: Settings) -> Iterator[str]:
     knobs = settings.effective
-    long = isinstance(knobs.max_model_len, int) and knobs.max_model_len > 524288
-    if long and knobs.kv_cache_dtype in ("fp8_ds_mla", "fp8_e4m3"):
+    if _length(knobs) > 524288 and knobs.kv_cache_dtype in ("fp8_ds_mla", "fp8_e4m3"):
         yield (
             f"{said(settings, 'max_model_len')}: with {said(settings, 'kv_cache_dtype')} hardly more than one such "
             f"request fits; preset long-documents uses nvfp4_ds_mla"
@@ -155,6 +161,12 @@ def _a_long_context_has_a_compact_cache(settings: Settings) -> Iterator[str]:
 
 
 PUBLISHED_STREAMS, PUBLISHED_BYTES = 16, 16_500_000_000
+
+
+def _slots(knobs: Knobs) -> int:
+    """Requests at once; left to the engine they are more than the published many (vLLM's own default is 128 and more,
+    by the size of the GPU's memory)."""
+    return 128 if knobs.max_num_seqs == "" else knobs.max_num_seqs or 0
 
 
 @error(
@@ -168,11 +180,10 @@ PUBLISHED_STREAMS, PUBLISHED_BYTES = 16, 16_500_000_000
 )
 def _many_streams_have_memory(settings: Settings) -> Iterator[str]:
     knobs = settings.effective
-    slots, budget = knobs.max_num_seqs, knobs.kv_cache_memory_bytes
+    budget = knobs.kv_cache_memory_bytes
     if (
         knobs.speculative_method == "dflash"
-        and isinstance(slots, int)
-        and slots >= PUBLISHED_STREAMS
+        and _slots(knobs) >= PUBLISHED_STREAMS
         and isinstance(budget, int)
         and budget < PUBLISHED_BYTES
     ):
@@ -193,11 +204,10 @@ def _many_streams_have_memory(settings: Settings) -> Iterator[str]:
 )
 def _more_streams_cost_pool(settings: Settings) -> Iterator[str]:
     knobs = settings.effective
-    slots, budget = knobs.max_num_seqs, knobs.kv_cache_memory_bytes
+    budget = knobs.kv_cache_memory_bytes
     if (
         knobs.speculative_method == "dflash"
-        and isinstance(slots, int)
-        and 8 <= slots < PUBLISHED_STREAMS
+        and 8 <= _slots(knobs) < PUBLISHED_STREAMS
         and isinstance(budget, int)
         and budget < PUBLISHED_BYTES
     ):
@@ -217,10 +227,10 @@ def _more_streams_cost_pool(settings: Settings) -> Iterator[str]:
 )
 def _the_image_trial_is_short(settings: Settings) -> Iterator[str]:
     knobs = settings.effective
-    if knobs.skip_mm_profiling is False and isinstance(knobs.max_model_len, int) and knobs.max_model_len > 131072:
+    if knobs.skip_mm_profiling is False and _length(knobs) > 131072:
         yield (
             f"{said(settings, 'skip_mm_profiling')}: needs a max_model_len of at most 131072 "
-            f"(it is {knobs.max_model_len}), or the trial runs out of memory; leave it out"
+            f"(it is {_length(knobs)}), or the trial runs out of memory; {left_out(settings, 'skip_mm_profiling')}"
         )
 
 
@@ -255,10 +265,11 @@ def _a_weight_has_its_cap(settings: Settings) -> Iterator[str]:
 )
 def _a_limit_has_an_effect(settings: Settings) -> Iterator[str]:
     knobs = settings.effective
-    if isinstance(knobs.mixed_prefill_decode_weight, float) and isinstance(knobs.mixed_prefill_max_defer_steps, int):
+    weight = knobs.mixed_prefill_decode_weight
+    if isinstance(weight, float) and weight > 0 and isinstance(knobs.mixed_prefill_max_defer_steps, int):
         yield (
             f"{said(settings, 'mixed_prefill_max_defer_steps')}: has no effect while mixed_prefill_decode_weight is "
-            f"set ({knobs.mixed_prefill_decode_weight}); leave one of them out"
+            f"set ({weight}); leave it out"
         )
 
 
@@ -294,6 +305,23 @@ def _prefixes_are_matched_as_proven(settings: Settings) -> Iterator[str]:
 
 
 @error(
+    "method-known",
+    "A method of speculation has what it drafts with",
+    "The stack hands the engine one drafter, which is DFlash's; the engine refuses to start eagle3 and draft_model "
+    "without one.",
+    f"{KIT}, knobs SPEC and MTP",
+    reads=("stack", "preset", "speculative_method"),
+    only="vllm-exl3",
+)
+def _a_method_has_its_drafter(settings: Settings) -> Iterator[str]:
+    if settings.effective.speculative_method in ("eagle3", "draft_model"):
+        yield (
+            f"{said(settings, 'speculative_method')}: stack vllm-exl3 has no drafter for it; set "
+            f'speculative_method = "dflash", or speculative_method = "mtp", or speculative_method = ""'
+        )
+
+
+@error(
     "dflash-tokens",
     "The drafter proposes at most 7 tokens",
     "It was trained on blocks of 8, one given and 7 drafted.",
@@ -304,7 +332,7 @@ def _prefixes_are_matched_as_proven(settings: Settings) -> Iterator[str]:
 def _a_block_has_seven_drafts(settings: Settings) -> Iterator[str]:
     knobs = settings.effective
     if knobs.speculative_method == "dflash" and (knobs.speculative_tokens or 0) > 7:
-        yield f"{said(settings, 'speculative_tokens')}: must be at most 7 with dflash, which was trained on 1 + 7"
+        yield f"{said(settings, 'speculative_tokens')}: dflash was trained on 1 + 7; set speculative_tokens = 7"
 
 
 @warning(
@@ -318,7 +346,7 @@ def _a_block_has_seven_drafts(settings: Settings) -> Iterator[str]:
 def _mtp_has_four_drafts(settings: Settings) -> Iterator[str]:
     knobs = settings.effective
     if knobs.speculative_method == "mtp" and (knobs.speculative_tokens or 0) > 4:
-        yield f"{said(settings, 'speculative_tokens')}: 5 and more are slower than 4 with mtp"
+        yield f"{said(settings, 'speculative_tokens')}: more than 4 are slower with mtp; set speculative_tokens = 4"
 
 
 @warning(
@@ -353,7 +381,7 @@ def _parsers_are_the_proven_pair(settings: Settings) -> Iterator[str]:
     for name, proven in (("tool_call_parser", "glm47"), ("reasoning_parser", "glm45")):
         value = getattr(settings.effective, name)
         if value and value != proven:
-            yield f"{said(settings, name)}: {proven} is what reads this model's text; leave it out"
+            yield f"{said(settings, name)}: {proven} is what reads this model's text; {left_out(settings, name)}"
 
 
 # What an image knows
@@ -415,9 +443,9 @@ def _the_release_is_known(settings: Settings) -> Iterator[str]:
 )
 def _a_long_context_has_a_newer_image(settings: Settings) -> Iterator[str]:
     knobs = settings.effective
-    release, length = _older(settings, "v2"), knobs.max_model_len
+    release = _older(settings, "v2")
     most = 524288 if knobs.speculative_method else 358000
-    if release and isinstance(length, int) and length > most:
+    if release and _length(knobs) > most:
         without = "" if knobs.speculative_method else " without a drafter"
         yield (
             f"{said(settings, 'max_model_len')}: image release {release} ends at start above {most}{without}; take a "

@@ -82,6 +82,13 @@ def broken(settings: Settings, severity: Severity, refused: Collection[str] = ()
     ]
 
 
+def left_out(settings: Settings, name: str) -> str:
+    """The fix that brings a knob of the stack's back to its default: to leave it out, unless a preset states it too."""
+    if name in values_of(settings.knobs.preset):
+        return f"set {name} = {shown(settings.stack.defaults[name])}"
+    return f"leave {name} out"
+
+
 def said(settings: Settings, name: str) -> str:
     """`knob = value` of the effective value, and where it comes from if nobody stated it."""
     text = f"{name} = {shown(getattr(settings.effective, name))}"

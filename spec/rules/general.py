@@ -269,6 +269,11 @@ def _development_stays_at_home(settings: Settings) -> Iterator[str]:
 # Memory and time
 
 
+def _share(stated: float | str | None) -> float:
+    """The engine's share of memory; an empty one is vLLM's own default, 0.9 or more. 0 where none is stated."""
+    return 0.9 if stated == "" else float(stated or 0)
+
+
 @error(
     "gpu-share",
     "The engine leaves memory to the node",
@@ -279,10 +284,11 @@ def _development_stays_at_home(settings: Settings) -> Iterator[str]:
 def _memory_is_left_to_the_node(settings: Settings) -> Iterator[str]:
     knobs = settings.effective
     share = knobs.gpu_memory_utilization
-    if isinstance(share, float) and share >= 0.88 and not isinstance(knobs.kv_cache_memory_bytes, int):
+    if _share(share) >= 0.88 and not isinstance(knobs.kv_cache_memory_bytes, int):
         yield (
             f"{said(settings, 'gpu_memory_utilization')}: must be below 0.88 where it sizes the pool "
-            f"(kv_cache_memory_bytes states no number): the node would swap; the reference kit uses 0.85"
+            f"(kv_cache_memory_bytes states no number): the node would swap; set gpu_memory_utilization = 0.85, as the "
+            f"reference kit does"
         )
 
 
@@ -296,12 +302,15 @@ def _memory_is_left_to_the_node(settings: Settings) -> Iterator[str]:
 )
 def _the_share_is_there(settings: Settings) -> Iterator[str]:
     knobs = settings.effective
-    share = knobs.gpu_memory_utilization
-    if isinstance(share, float) and share > 0.86 and (share < 0.88 or isinstance(knobs.kv_cache_memory_bytes, int)):
+    share = _share(knobs.gpu_memory_utilization)
+    if share > 0.86 and (share < 0.88 or isinstance(knobs.kv_cache_memory_bytes, int)):
         yield (
             f"{said(settings, 'gpu_memory_utilization')}: on some nodes so much is never free, and the engine then "
-            f"ends at start; 0.85 is proven"
+            f"ends at start; set gpu_memory_utilization = 0.85, which is proven"
         )
+
+
+MOST_SECONDS: int = getattr(KNOBS["ready_timeout_seconds"].kind, "high", 0)
 
 
 @warning(
@@ -315,9 +324,12 @@ def _the_engine_gives_up_first(settings: Settings) -> Iterator[str]:
     knobs = settings.effective
     own, ours = knobs.engine_ready_timeout_seconds, knobs.ready_timeout_seconds
     if isinstance(own, int) and ours <= own:
+        fix = f"ready_timeout_seconds = {own + 300}"
+        if own + 300 > MOST_SECONDS:
+            fix = f"engine_ready_timeout_seconds = {MOST_SECONDS - 300} and ready_timeout_seconds = {MOST_SECONDS}"
         yield (
             f"ready_timeout_seconds = {ours}: is not above engine_ready_timeout_seconds ({own}), so that the keeper "
-            f"ends a start that the engine still waits for; raise it to {own + 300}"
+            f"ends a start that the engine still waits for; set {fix}"
         )
 
 

@@ -507,7 +507,7 @@ REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
 ]
 REFUSED_BY_DEPLOY = {
     "unservable-scale.env": ['kv_cache_dtype = "nvfp4_ds_mla": needs nvfp4_mla_dynamic_scale = True, or the engine refuses to start; set that too'],
-    "unservable-million.env": ["max_num_batched_tokens = 8192 (the stack's default): must be at most 4096 where max_model_len is above 524288 (1048576): 8192 wedged a head under concurrent traffic"],
+    "unservable-million.env": ["max_num_batched_tokens = 8192 (the stack's default): 8192 wedged a head under concurrent traffic where max_model_len is above 524288 (1048576); set max_num_batched_tokens = 4096"],
     "unservable-dev-mode.env": ['server_dev_mode = True: api_bind is 0.0.0.0, where others reach the administration endpoints; set api_bind = "127.0.0.1", or leave server_dev_mode out'],
 }  # fmt: skip
 

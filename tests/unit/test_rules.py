@@ -5,10 +5,14 @@
 
 from __future__ import annotations
 
+import ast
+import re
+
 import pytest
 from pyinfra.api.exceptions import DeployError
 
 from spec import rules
+from spec.knobs import KNOBS
 from spec.presets import PRESETS
 from spec.rules import RULES, Severity
 from tests.unit import pair
@@ -43,7 +47,7 @@ CASES: list[tuple[str, dict[str, object], str, list[str]]] = [
         {"gpu_memory_utilization": 0.9, "kv_cache_memory_bytes": "auto"},
         "refused",
         [
-            "gpu_memory_utilization = 0.9: must be below 0.88 where it sizes the pool (kv_cache_memory_bytes states no number): the node would swap; the reference kit uses 0.85"
+            "gpu_memory_utilization = 0.9: must be below 0.88 where it sizes the pool (kv_cache_memory_bytes states no number): the node would swap; set gpu_memory_utilization = 0.85, as the reference kit does"
         ],
     ),
     (
@@ -51,7 +55,63 @@ CASES: list[tuple[str, dict[str, object], str, list[str]]] = [
         {"gpu_memory_utilization": 0.87},
         "told",
         [
-            "gpu_memory_utilization = 0.87: on some nodes so much is never free, and the engine then ends at start; 0.85 is proven"
+            "gpu_memory_utilization = 0.87: on some nodes so much is never free, and the engine then ends at start; set gpu_memory_utilization = 0.85, which is proven"
+        ],
+    ),
+    (
+        "gpu-share",
+        {"gpu_memory_utilization": "", "kv_cache_memory_bytes": "auto"},
+        "refused",
+        [
+            'gpu_memory_utilization = "": must be below 0.88 where it sizes the pool (kv_cache_memory_bytes states no number): the node would swap; set gpu_memory_utilization = 0.85, as the reference kit does'
+        ],
+    ),
+    (
+        "ENG-06",
+        {"engine_ready_timeout_seconds": 86400},
+        "told",
+        [
+            "ready_timeout_seconds = 3900: is not above engine_ready_timeout_seconds (86400), so that the keeper ends a start that the engine still waits for; set engine_ready_timeout_seconds = 86100 and ready_timeout_seconds = 86400"
+        ],
+    ),
+    (
+        "R2",
+        {"preset": "unquantized-kv", "kv_cache_dtype": "fp8_ds_mla"},
+        "refused",
+        [
+            'attention_backend = "" (preset unquantized-kv): kv_cache_dtype = "fp8_ds_mla" is read by B12X_MLA_SPARSE only; set attention_backend = "B12X_MLA_SPARSE"'
+        ],
+    ),
+    (
+        "R9",
+        {"preset": "unquantized-kv", "max_model_len": 262144},
+        "refused",
+        [
+            "skip_mm_profiling = False (preset unquantized-kv): needs a max_model_len of at most 131072 (it is 262144), or the trial runs out of memory; set skip_mm_profiling = True"
+        ],
+    ),
+    (
+        "R4",
+        {"max_model_len": ""},
+        "refused",
+        [
+            "max_num_batched_tokens = 8192 (the stack's default): 8192 wedged a head under concurrent traffic where max_model_len is above 524288 (1048576); set max_num_batched_tokens = 4096"
+        ],
+    ),
+    (
+        "R6",
+        {"max_num_seqs": ""},
+        "refused",
+        [
+            'max_num_seqs = "": with the drafter, 16 or more need kv_cache_memory_bytes of at least 16500000000 (it is 14400000000); set that if the nodes have it, or speculative_method = ""'
+        ],
+    ),
+    (
+        "method-known",
+        {"speculative_method": "eagle3", "speculative_tokens": 3},
+        "refused",
+        [
+            'speculative_method = "eagle3": stack vllm-exl3 has no drafter for it; set speculative_method = "dflash", or speculative_method = "mtp", or speculative_method = ""'
         ],
     ),
     (
@@ -59,7 +119,7 @@ CASES: list[tuple[str, dict[str, object], str, list[str]]] = [
         {"ready_timeout_seconds": 1800},
         "told",
         [
-            "ready_timeout_seconds = 1800: is not above engine_ready_timeout_seconds (3600), so that the keeper ends a start that the engine still waits for; raise it to 3900"
+            "ready_timeout_seconds = 1800: is not above engine_ready_timeout_seconds (3600), so that the keeper ends a start that the engine still waits for; set ready_timeout_seconds = 3900"
         ],
     ),
     (
@@ -116,7 +176,7 @@ CASES: list[tuple[str, dict[str, object], str, list[str]]] = [
         {"kv_cache_dtype_skip_layers": ""},
         "told",
         [
-            'kv_cache_dtype_skip_layers = "": the drafter\'s layers are then quantized, which costs acceptance or the start; leave it out for sliding_window'
+            'kv_cache_dtype_skip_layers = "": the drafter\'s layers are then quantized, which costs acceptance or the start; leave kv_cache_dtype_skip_layers out for sliding_window'
         ],
     ),
     (
@@ -137,7 +197,7 @@ CASES: list[tuple[str, dict[str, object], str, list[str]]] = [
         {"preset": "long-documents", "max_num_batched_tokens": 8192},
         "refused",
         [
-            "max_num_batched_tokens = 8192: must be at most 4096 where max_model_len is above 524288 (1048576): 8192 wedged a head under concurrent traffic"
+            "max_num_batched_tokens = 8192: 8192 wedged a head under concurrent traffic where max_model_len is above 524288 (1048576); set max_num_batched_tokens = 4096"
         ],
     ),
     (
@@ -177,7 +237,7 @@ CASES: list[tuple[str, dict[str, object], str, list[str]]] = [
         {"skip_mm_profiling": False},
         "refused",
         [
-            "skip_mm_profiling = False: needs a max_model_len of at most 131072 (it is 524288), or the trial runs out of memory; leave it out"
+            "skip_mm_profiling = False: needs a max_model_len of at most 131072 (it is 524288), or the trial runs out of memory; leave skip_mm_profiling out"
         ],
     ),
     (
@@ -185,7 +245,7 @@ CASES: list[tuple[str, dict[str, object], str, list[str]]] = [
         {"preset": "responsive-chat", "mixed_prefill_max_defer_steps": 4},
         "told",
         [
-            "mixed_prefill_max_defer_steps = 4: has no effect while mixed_prefill_decode_weight is set (1.0); leave one of them out"
+            "mixed_prefill_max_defer_steps = 4: has no effect while mixed_prefill_decode_weight is set (1.0); leave it out"
         ],
     ),
     (
@@ -204,13 +264,13 @@ CASES: list[tuple[str, dict[str, object], str, list[str]]] = [
         "dflash-tokens",
         {"speculative_tokens": 8},
         "refused",
-        ["speculative_tokens = 8: must be at most 7 with dflash, which was trained on 1 + 7"],
+        ["speculative_tokens = 8: dflash was trained on 1 + 7; set speculative_tokens = 7"],
     ),
     (
         "mtp-tokens",
         {"preset": "mtp-fallback", "speculative_tokens": 5},
         "told",
-        ["speculative_tokens = 5: 5 and more are slower than 4 with mtp"],
+        ["speculative_tokens = 5: more than 4 are slower with mtp; set speculative_tokens = 4"],
     ),
     (
         "drafter-floats",
@@ -224,7 +284,7 @@ CASES: list[tuple[str, dict[str, object], str, list[str]]] = [
         "ENG-13",
         {"tool_call_parser": "glm45"},
         "told",
-        ['tool_call_parser = "glm45": glm47 is what reads this model\'s text; leave it out'],
+        ['tool_call_parser = "glm45": glm47 is what reads this model\'s text; leave tool_call_parser out'],
     ),
     (
         "image-release",
@@ -381,3 +441,49 @@ def test_a_refused_knob_is_told_once() -> None:
         '  group_data/all.py: preset = "long-document": must be one of ' + ", ".join(PRESETS),
         "  group_data/all.py: max_num_batched_tokens = 0: must be at least 1",
     ]
+
+
+FIX = re.compile(r'(\w+) = ("[^"]*"|-?[0-9][0-9.]*|True|False)')
+WITHOUT_A_VALUE = {
+    # The operator chooses: an address, a port, a commit, a release, a format of the cache.
+    "ports-apart", "api-bind-address", "kv-dtype-known", "drafter-floats", "image-unknown", "prefix-match-unit",
+    # Told of a published set of values; the preset is named.
+    "R3", "R4-dtype",
+}  # fmt: skip
+"""Rules whose fix is no single value."""
+
+
+def fixes(line: str) -> list[dict[str, object]]:
+    """What a line says to state, or to leave out (None): one for each way that it names."""
+    knob, ways = line.split(" = ", 1)[0], line.rsplit("; ", 1)[1]
+    found: list[dict[str, object]] = []
+    for way in ways.split(", or "):
+        stated: dict[str, object] = {name: ast.literal_eval(value) for name, value in FIX.findall(way) if name in KNOBS}
+        for name in re.findall(r"leave (\w+) out", way):
+            stated[knob if name == "it" else name] = None
+        if re.search(r"at least [0-9]+", line) and not stated:
+            stated["kv_cache_memory_bytes"] = int(re.findall(r"at least ([0-9]+)", line)[0])
+        if way == "set that too":
+            stated["nvfp4_mla_dynamic_scale"] = True
+        if way == "512 is advised" or way == "2304 is proven":
+            stated[knob] = int(way.split()[0])
+        if stated:
+            found.append(stated)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("id", "stated", "then", "lines"),
+    [case for case in CASES if case[0] not in WITHOUT_A_VALUE],
+    ids=[f"{case[0]}-{i}" for i, case in enumerate(CASES) if case[0] not in WITHOUT_A_VALUE],
+)
+def test_the_fix_that_a_rule_names_is_one(id: str, stated: dict[str, object], then: str, lines: list[str]) -> None:
+    """What the line says to state is stated: the settings load, and the rule is silent."""
+    for line in lines:
+        assert fixes(line), line
+        for fix in fixes(line):
+            fixed = {name: value for name, value in {**stated, **fix}.items() if value is not None}
+            if id == "R6" and "kv_cache_memory_bytes" in fix:
+                fixed["max_num_seqs"] = 16  # the least that the rule speaks of
+                fixed["max_model_len"] = 131072
+            assert not list(RULES[id].breaches(pair.settings(fixed))), fix

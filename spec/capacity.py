@@ -139,6 +139,8 @@ VALIDATED_BYTES_BEFORE_V2_2 = 12_400_000_000
 """kv_cache_memory_bytes of the default up to v2.1."""
 AGGRESSIVE_BYTES = 14_900_000_000
 """What the reference kit calls the aggressive option for kv_cache_memory_bytes."""
+MANY_SLOTS, BYTES_FOR_MANY = 16, 16_500_000_000
+"""From so many slots on, the reference kit wants so many bytes where there is a drafter (v2.3-tier1, knob MAX_SEQS)."""
 
 
 @dataclass(frozen=True)
@@ -418,14 +420,22 @@ def refusals(settings: Settings) -> Iterator[str]:
     capacity = estimate(knobs)
     if capacity is None or capacity.full_requests >= 1 or len(settings.nodes) not in (0, GEOMETRY.ranks):
         return
-    budget, longest, slots = least_budget(knobs) or 0, longest_request(knobs), most_slots(knobs)
-    fixes = [f"kv_cache_memory_bytes = {_round_up(budget)} or more"]
-    if longest:
-        fixes.insert(0, f"max_model_len = {longest} or less")
+    longest, slots = longest_request(knobs), most_slots(knobs) or 0
+    if slots >= MANY_SLOTS and not _many_have_memory(knobs):
+        slots = MANY_SLOTS - 1
+    fixes = []
     if slots and slots != knobs.max_num_seqs:
-        fixes.insert(0, f"max_num_seqs = {slots} or less")
-    if _round_up(budget) > AGGRESSIVE_BYTES:
-        fixes[-1] += f" (the reference kit calls {AGGRESSIVE_BYTES} aggressive)"
+        fixes.append(f"max_num_seqs = {slots} or less")
+    if longest:
+        fixes.append(f"max_model_len = {longest} or less")
+    more = _with(knobs, kv_cache_memory_bytes=_round_up(least_budget(knobs) or 0))
+    if not _many_have_memory(more):
+        more = _with(knobs, kv_cache_memory_bytes=BYTES_FOR_MANY)
+    budget = int(more.kv_cache_memory_bytes or 0)
+    if _floor(more) + FREE.floor_half_width_bytes > 0:  # else no head has it
+        wary = f" (the reference kit calls {AGGRESSIVE_BYTES} aggressive)" if budget > AGGRESSIVE_BYTES else ""
+        fixes.append(f"kv_cache_memory_bytes = {budget} or more{wary}")
+    fixes += [] if fixes else [_together(_room(knobs, 0))]
     slots_stated = knobs.max_num_seqs
     beside = f", beside {capacity.fixed_bytes / GB:.1f} GB of drafts for max_num_seqs = {slots_stated}"
     yield (
@@ -464,25 +474,67 @@ def warnings(settings: Settings) -> Iterator[str]:
 
 def _cheaper(knobs: Knobs, wanted: int) -> str:
     """A setting that leaves the head so many bytes: a smaller budget where one request still fits, else smaller
-    batches, else a smaller budget with fewer slots or shorter requests."""
-    less = next((one for one in _smaller_budgets(knobs) if _floor(one) >= wanted), knobs)
-    after = estimate(less)
-    if after is not None and after.full_requests >= 1 and less is not knobs:
-        return f"kv_cache_memory_bytes = {less.kv_cache_memory_bytes} or less (a pool of {after.pool_tokens:,} tokens)"
+    batches, else several knobs at once."""
+    less = _smaller_budget(knobs, wanted)
+    if less is not None and _serves(less):
+        after = estimate(less)
+        pool = f" (a pool of {after.pool_tokens:,} tokens)" if after else ""
+        return f"kv_cache_memory_bytes = {less.kv_cache_memory_bytes} or less{pool}"
     for batch in range(int(knobs.max_num_batched_tokens or 0) // 1024 * 1024, 2047, -1024):
         if _floor(_with(knobs, max_num_batched_tokens=batch)) >= wanted:
             return f"max_num_batched_tokens = {batch} or less"
-    budget = f"kv_cache_memory_bytes = {less.kv_cache_memory_bytes} or less"
-    if slots := most_slots(less):
-        return f"{budget} and max_num_seqs = {slots} or less"
-    if longest := longest_request(less):
-        return f"{budget} and max_model_len = {longest} or less"
-    return f"{budget} and less of max_num_seqs and max_model_len"
+    return _together(_room(knobs, wanted))
 
 
-def _smaller_budgets(knobs: Knobs) -> Iterator[Knobs]:
-    for steps in range(int(knobs.kv_cache_memory_bytes or 0) // STEP, 0, -1):
-        yield _with(knobs, kv_cache_memory_bytes=steps * STEP)
+def _room(knobs: Knobs, wanted: int) -> dict[str, int]:
+    """Values of several knobs, none above what is stated, with which one request fits and the head keeps so many bytes:
+    with as few knobs as that takes, and the largest values of them. Empty where nothing is found."""
+    stated = {name: int(getattr(knobs, name) or 0) for name in ("max_num_batched_tokens", "max_num_seqs")}
+    batches = [
+        stated["max_num_batched_tokens"],
+        *(n for n in (8192, 4096, 2048) if n < stated["max_num_batched_tokens"]),
+    ]
+    for short in (False, True):
+        for batch in batches:
+            slots = stated["max_num_seqs"]
+            while slots:
+                change = {"max_num_batched_tokens": batch, "max_num_seqs": slots}
+                less = _smaller_budget(_with(knobs, **change), wanted)
+                longest = longest_request(less) if less and short else None
+                if less is not None and longest and longest < int(knobs.max_model_len or 0):
+                    less = _with(less, max_model_len=longest)
+                if less is not None and _serves(less):
+                    names = ("kv_cache_memory_bytes", *stated, "max_model_len")
+                    return {name: getattr(less, name) for name in names if getattr(less, name) != getattr(knobs, name)}
+                slots -= 1 if slots <= MANY_SLOTS else slots - max(MANY_SLOTS, slots // 2)
+    return {}
+
+
+def _together(values: Mapping[str, int]) -> str:
+    if not values:
+        return "less of max_num_batched_tokens, max_num_seqs and max_model_len"
+    return " and ".join(f"{name} = {value} or less" for name, value in values.items())
+
+
+def _smaller_budget(knobs: Knobs, wanted: int) -> Knobs | None:
+    """The same with the largest budget, up to the stated one, that leaves the head so many bytes."""
+    if _floor(knobs) >= wanted:
+        return knobs
+    low, high = 0, int(knobs.kv_cache_memory_bytes or 0) // STEP
+    while low < high:
+        middle = (low + high + 1) // 2
+        less = _with(knobs, kv_cache_memory_bytes=middle * STEP)
+        low, high = (middle, high) if _floor(less) >= wanted else (low, middle - 1)
+    return _with(knobs, kv_cache_memory_bytes=low * STEP) if low else None
+
+
+def _serves(knobs: Knobs) -> bool:
+    return _holds_one(knobs) and _many_have_memory(knobs)
+
+
+def _many_have_memory(knobs: Knobs) -> bool:
+    slots, budget = int(knobs.max_num_seqs or 0), int(knobs.kv_cache_memory_bytes or 0)
+    return knobs.speculative_method != "dflash" or slots < MANY_SLOTS or budget >= BYTES_FOR_MANY
 
 
 def _floor(knobs: Knobs) -> int:

@@ -29,7 +29,7 @@ def shown(value: object) -> str:
     """The value as an operator would type it, on one line and not too long."""
     try:
         text = json.dumps(value) if isinstance(value, str) else repr(value)
-    except Exception:
+    except Exception:  # thousands of digits, or an object that cannot say what it is
         text = f"<{type(value).__name__}>"
     text = text.replace("\n", " ")
     return text if len(text) <= 80 else text[:77] + "..."

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spec.capacity import BYTES_FOR_MANY, MANY_SLOTS
 from spec.cluster import Settings
 from spec.knobs import RELEASES, Knobs, shown
 from spec.rules.frame import FIELD, KIT, error, left_out, said, warning
@@ -160,9 +161,6 @@ def _a_long_context_has_a_compact_cache(settings: Settings) -> Iterator[str]:
         )
 
 
-PUBLISHED_STREAMS, PUBLISHED_BYTES = 16, 16_500_000_000
-
-
 def _slots(knobs: Knobs) -> int:
     """Requests at once; left to the engine they are more than the published many (vLLM's own default is 128 and more,
     by the size of the GPU's memory)."""
@@ -183,13 +181,13 @@ def _many_streams_have_memory(settings: Settings) -> Iterator[str]:
     budget = knobs.kv_cache_memory_bytes
     if (
         knobs.speculative_method == "dflash"
-        and _slots(knobs) >= PUBLISHED_STREAMS
+        and _slots(knobs) >= MANY_SLOTS
         and isinstance(budget, int)
-        and budget < PUBLISHED_BYTES
+        and budget < BYTES_FOR_MANY
     ):
         yield (
-            f"{said(settings, 'max_num_seqs')}: with the drafter, {PUBLISHED_STREAMS} or more need "
-            f"kv_cache_memory_bytes of at least {PUBLISHED_BYTES} (it is {budget}); set that if the nodes have it, "
+            f"{said(settings, 'max_num_seqs')}: with the drafter, {MANY_SLOTS} or more need "
+            f"kv_cache_memory_bytes of at least {BYTES_FOR_MANY} (it is {budget}); set that if the nodes have it, "
             f'or speculative_method = ""'
         )
 
@@ -207,9 +205,9 @@ def _more_streams_cost_pool(settings: Settings) -> Iterator[str]:
     budget = knobs.kv_cache_memory_bytes
     if (
         knobs.speculative_method == "dflash"
-        and 8 <= _slots(knobs) < PUBLISHED_STREAMS
+        and 8 <= _slots(knobs) < MANY_SLOTS
         and isinstance(budget, int)
-        and budget < PUBLISHED_BYTES
+        and budget < BYTES_FOR_MANY
     ):
         yield (
             f"{said(settings, 'max_num_seqs')}: the drafter's ring grows with it and takes its memory from the pool; "

@@ -34,6 +34,7 @@ from spec.capacity_page import capacity_page
 from spec.cluster import Settings
 from spec.knobs import Knobs
 from spec.presets import PRESETS
+from spec.rules import RULES
 from spec.stacks import STACKS
 
 
@@ -185,7 +186,7 @@ def test_images_in_the_heads_memory_count() -> None:
         ),
         (
             {"max_num_seqs": 16, "max_model_len": 131_072},
-            "max_model_len = 131072: one request of that length needs 71 blocks of the KV cache, and kv_cache_memory_bytes = 14400000000 holds 19, beside 13.8 GB of drafts for max_num_seqs = 16; set max_num_seqs = 14 or less, or kv_cache_memory_bytes = 15900000000 or more (the reference kit calls 14900000000 aggressive)",
+            "max_model_len = 131072: one request of that length needs 71 blocks of the KV cache, and kv_cache_memory_bytes = 14400000000 holds 19, beside 13.8 GB of drafts for max_num_seqs = 16; set max_num_seqs = 14 or less, or kv_cache_memory_bytes = 16500000000 or more (the reference kit calls 14900000000 aggressive)",
         ),
         (
             {"max_model_len": 1_048_576, "speculative_method": "", "kv_cache_memory_bytes": 6_000_000_000},
@@ -194,6 +195,14 @@ def test_images_in_the_heads_memory_count() -> None:
         (
             {"max_model_len": 1_048_576, "max_num_seqs": 8},
             "max_model_len = 1048576: one request of that length needs 270 blocks of the KV cache, and kv_cache_memory_bytes = 14400000000 holds 262, beside 6.9 GB of drafts for max_num_seqs = 8; set max_num_seqs = 7 or less, or max_model_len = 1013760 or less, or kv_cache_memory_bytes = 14700000000 or more",
+        ),
+        (
+            {"max_num_seqs": 256, "max_model_len": 4096},
+            "max_model_len = 4096: one request of that length needs 43 blocks of the KV cache, and kv_cache_memory_bytes = 14400000000 holds 0, beside 220.8 GB of drafts for max_num_seqs = 256; set max_num_seqs = 15 or less",
+        ),
+        (
+            {"kv_cache_memory_bytes": 2_000_000_000, "max_num_seqs": 64, "max_num_batched_tokens": 131_072},
+            "max_model_len = 524288: one request of that length needs 210 blocks of the KV cache, and kv_cache_memory_bytes = 2000000000 holds 0, beside 218.3 GB of drafts for max_num_seqs = 64; set max_num_batched_tokens = 2048 or less and max_num_seqs = 1 or less and max_model_len = 4608 or less",
         ),
         (
             {"kv_cache_memory_bytes": 1_000_000_000},
@@ -228,8 +237,12 @@ def test_refusals(stated: dict[str, Any], line: str) -> None:
             "kv_cache_memory_bytes = 14400000000: takes about 2.4 GB more than the head has under load, give or take 1 GB; the reference kit was validated with 2.0 GB, and a head that runs out hangs until its power is cut; set max_num_batched_tokens = 8192 or less",
         ),
         (
+            {"max_num_seqs": 256, "max_num_batched_tokens": 131_072, "speculative_method": ""},
+            "kv_cache_memory_bytes = 14400000000: takes about 67.7 GB more than the head has under load, give or take 1 GB; the reference kit was validated with 2.0 GB, and a head that runs out hangs until its power is cut; set kv_cache_memory_bytes = 11000000000 or less and max_num_batched_tokens = 8192 or less",
+        ),
+        (
             {"max_model_len": 131_072, "max_num_seqs": 16, "kv_cache_memory_bytes": 18_000_000_000},
-            "kv_cache_memory_bytes = 18000000000: takes about 1.6 GB more than the head has under load, give or take 1 GB; the reference kit was validated with 2.0 GB, and a head that runs out hangs until its power is cut; set kv_cache_memory_bytes = 14300000000 or less and max_num_seqs = 14 or less",
+            "kv_cache_memory_bytes = 18000000000: takes about 1.6 GB more than the head has under load, give or take 1 GB; the reference kit was validated with 2.0 GB, and a head that runs out hangs until its power is cut; set kv_cache_memory_bytes = 14400000000 or less and max_num_seqs = 14 or less",
         ),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
@@ -243,12 +256,12 @@ def test_warnings(stated: dict[str, Any], line: str) -> None:
 # What must hold for any setting
 
 BUDGETS = st.integers(1, 40_000_000_000)
-SLOTS = st.integers(1, 64)
+SLOTS = st.integers(1, 256)
 LENGTHS = st.integers(1, 1_048_576)
 METHODS = st.sampled_from(["dflash", "mtp", ""])
 FORMATS = st.sampled_from(["", "fp8_e4m3", "fp8_ds_mla", "nvfp4_ds_mla"])
 RELEASES = st.sampled_from(["v1", "v2", "v2.1", "v2.2", "v2.3"])
-BATCHES = st.sampled_from([2048, 4096, 8192, 16_384])
+BATCHES = st.sampled_from([512, 2048, 4096, 8192, 16_384, 131_072])
 
 STATED = st.fixed_dictionaries(
     {
@@ -275,7 +288,7 @@ def test_more_bytes_are_never_fewer_tokens(stated: dict[str, Any], more: int) ->
 @given(STATED, st.integers(1, 64))
 def test_more_slots_are_never_more_pool(stated: dict[str, Any], more: int) -> None:
     """With no drafter the pool does not depend on them."""
-    few, many = capacity(**stated), capacity(**{**stated, "max_num_seqs": stated["max_num_seqs"] + more})
+    few, many = capacity(**stated), capacity(**{**stated, "max_num_seqs": min(256, stated["max_num_seqs"] + more)})
     assert many.pool_tokens <= few.pool_tokens
     if not stated["speculative_method"]:
         assert many.pool_tokens == few.pool_tokens
@@ -316,9 +329,11 @@ def test_what_is_proposed_fits(stated: dict[str, Any]) -> None:
     lines = list(refusals(settings(**stated)))
     assert bool(lines) == (capacity(**stated).full_requests < 1)
     for line in lines:
-        proposals = line.rpartition("; set ")[2]
-        for name, value in re.findall(r"(\w+) = (\d+) or", proposals):
-            assert not list(refusals(settings(**{**stated, name: int(value)}))), line
+        proposals = [dict(re.findall(r"(\w+) = (\d+) or", one)) for one in line.rpartition("; set ")[2].split(", or ")]
+        assert all(proposals) or "less of max_num_batched_tokens" in line, line
+        for proposal in proposals:
+            changed = settings(**{**stated, **{name: int(value) for name, value in proposal.items()}})
+            assert not proposal or not (list(refusals(changed)) or list(RULES["R6"].breaches(changed))), line
 
 
 @given(STATED)
@@ -341,10 +356,12 @@ def test_a_warnings_proposal_calms_it(stated: dict[str, Any]) -> None:
     """What a warning proposes draws neither a warning nor a refusal."""
     for line in warnings(settings(**stated)):
         proposal = dict(re.findall(r"(\w+) = (\d+) or less", line.rpartition("; set ")[2]))
-        assert proposal, line
+        assert proposal or "set less of max_num_batched_tokens" in line, line
         changed = settings(**{**stated, **{name: int(value) for name, value in proposal.items()}})
-        assert not list(warnings(changed)), line
-        assert not list(refusals(changed)) or "less of max_num_seqs" in line, line
+        assert not proposal or not list(warnings(changed)), line
+        assert not proposal or not list(refusals(changed)), line
+        many = RULES["R6"].breaches
+        assert not proposal or list(many(settings(**stated))) or not list(many(changed)), line
 
 
 # The page

@@ -181,12 +181,12 @@ kv_cache_memory_bytes = 14_000_000_000
 ```
 
 What is stated beside it wins over what is in it, knob by knob, and what is in it wins over the stack's defaults; to put
-a knob of a preset back to the stack's default, state that value. `python plan.py` shows what another preset would
-change, and what it would cost, before anything is done.
+a knob of a preset back to the stack's default, state that value. `python plan.py --data preset=many-agents` shows what
+another preset would change, and what it would cost, before anything is done.
 
 The figures are those that the reference kit v2.3-tier1 publishes for the same settings; nobody has measured them again
 here. The pools are computed, and stand beside what its README says: some of those figures were printed by an older
-release with another budget ([capacity.md](capacity.md)).
+release with another budget. Tokens of pools compare at one `max_model_len` only ([capacity.md](capacity.md)).
 
 """
 

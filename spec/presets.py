@@ -62,7 +62,8 @@ _ALL = (
     Preset(
         "many-agents",
         "Many short sessions at once",
-        "12 requests at once, 88 to 103 tokens per second in all at 12 to 16 streams, and a third more context.",
+        "12 requests at once, with room for 13 of 131,072 tokens where the default's memory holds 5 of that length; "
+        "88 to 103 tokens per second in all at 12 to 16 streams.",
         "No drafter, so a single stream decodes slower; requests of up to 131,072 tokens.",
         {
             "max_model_len": 131_072,
@@ -77,8 +78,8 @@ _ALL = (
         "unquantized-kv",
         "The cache as the model computes it",
         "No quantization of the cache (bf16): the reference against which the others are judged.",
-        "A third of the context, in requests of up to 131,072 tokens. Its kv_cache_dtype_skip_layers stays as "
-        "published, and draws a warning.",
+        "Requests of up to 131,072 tokens, and room for 3 of that length where the default's memory holds 5. Its "
+        "kv_cache_dtype_skip_layers stays as published, and draws a warning.",
         {
             "max_model_len": 131_072,
             "max_num_seqs": 6,

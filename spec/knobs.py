@@ -429,7 +429,8 @@ class Knobs(BaseModel):
         Cost.RESTART,
         Kit("VLLM_USE_B12X_FP8_GEMM"),
     ] = None
-    """fp8 matrix kernels made for GB10; off costs acceptance of drafts at 4 streams (reference kit v2.3-tier1)."""
+    """fp8 matrix kernels made for GB10. On images before v2.3 they cost acceptance of drafts at 4 streams, so they are
+    off there (reference kit v2.3-tier1)."""
 
     b12x_mxfp8_max_m: Annotated[
         int | Empty | None,
@@ -539,7 +540,7 @@ class Knobs(BaseModel):
     memory_used_max_gib: Annotated[
         int | None, Whole(0, 128), Becomes("preflight"), Cost.NOTHING, Kit("MEM_USED_MAX_GB")
     ] = None
-    """GB in use on a node (as `free` counts it: total less available) above which a deploy refuses to start an engine
+    """GiB in use on a node (as `free` counts it: total less available) above which a deploy refuses to start an engine
     there; 0 turns it off. While a rank of ours runs there it is not judged. The budgets of the reference kit v2.3-tier1
     were proven on nodes with less than 6."""
 

@@ -238,9 +238,7 @@ class Knobs(BaseModel):
     api_port: Annotated[int, Whole(1, 65535), Flag("--port"), Cost.RESTART, Kit("PORT")] = 8000
     """TCP port of the API on the head."""
 
-    require_api_key: Annotated[
-        bool, Switch(), Becomes("VLLM_API_KEY of rank 0"), Cost.RESTART
-    ] = False
+    require_api_key: Annotated[bool, Switch(), Becomes("VLLM_API_KEY of rank 0"), Cost.RESTART] = False
     """Requests to /v1 need `Authorization: Bearer <key>`. The key is in a file of root's alone on the head, made there
     by the deploy if it is missing, and reaches the engine through its environment: `sudo cat
     /etc/sparkpair/secrets/api-key` shows it. The reference kit v2.3-tier1 has no such thing."""
@@ -268,8 +266,8 @@ class Knobs(BaseModel):
     max_num_seqs: Annotated[
         int | Empty | None, Whole(1, 256), Flag("--max-num-seqs"), Cost.RESTART, Kit("MAX_SEQS")
     ] = None
-    """Requests that are worked on at once. Each costs memory beside the KV pool: the draft ring of the reference kit
-    v2.3-tier1 takes about 2.5 GiB at 4 and 9 GiB at 16."""
+    """Requests that are worked on at once. With a drafter each takes memory from kv_cache_memory_bytes: about 2.5 GiB
+    at 4 and 9 GiB at 16 says the reference kit v2.3-tier1, 3.3 and 12.9 GiB say its pools (docs/capacity.md)."""
 
     block_size: Annotated[
         int | Empty | None, Whole(1, 65536), Flag("--block-size"), Cost.RESTART, Kit("BLOCK_SIZE")
@@ -659,7 +657,13 @@ class Knob:
             if self.may_be_empty:
                 return ""
             raise Refused(f"cannot be empty, must be {self.kind.allowed}; leave it out for the default")
-        return self.kind.parse(value)
+        try:
+            return self.kind.parse(value)
+        except Refused as refused:
+            # Who types "none" or "default" looks for the empty text.
+            if self.may_be_empty and isinstance(self.kind, OneOf):
+                raise Refused(f'{refused}; or "", which leaves it out') from None
+            raise
 
     def leaves_it_to_the_engine(self, value: object) -> bool:
         """Whether this state of the knob writes nothing: nothing stated and no default, empty, or the word for it."""

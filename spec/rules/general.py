@@ -276,7 +276,7 @@ def _share(stated: float | str | None) -> float:
 
 @error(
     "gpu-share",
-    "The engine leaves memory to the node",
+    "A share of memory that sizes the pool (kv_cache_memory_bytes states no number) is below 0.88",
     "CPU and GPU share one memory on GB10: from 0.88 on the node swaps until nobody can log in.",
     f"{KIT}, knob GMU",
     reads=("stack", "preset", "gpu_memory_utilization", "kv_cache_memory_bytes"),

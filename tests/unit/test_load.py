@@ -74,6 +74,13 @@ KNOB_CASES = [
     ),
     ({"stack": "sglang"}, ['group_data/all.py: stack = "sglang": must be one of vllm-exl3, vllm']),
     (
+        {"speculative_method": "none"},
+        [
+            'group_data/all.py: speculative_method = "none": must be one of dflash, mtp, ngram, eagle3, draft_model; '
+            'or "", which leaves it out'
+        ],
+    ),
+    (
         {"max_num_batched_tokens": ""},
         [
             'group_data/all.py: max_num_batched_tokens = "": cannot be empty, must be whole number, 1 to 131072; '

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 from itertools import combinations
 
 from spec.cluster import Settings
@@ -74,8 +74,17 @@ def _rails_are_not_the_management_network(settings: Settings) -> Iterator[str]:
             if node.management_address in network:
                 yield (
                     f"inventory: {node.name}: management address {node.management_address} lies in {network}, the "
-                    f"network of rail {index}; give the rail another network, such as 10.200.{index}.0/24"
+                    f"network of rail {index}; give the rail another network, such as {_free_network(settings, index)}"
                 )
+
+
+def _free_network(settings: Settings, index: int) -> IPv4Network:
+    """A network for a rail in which no node is managed, and which no rail has."""
+    managed = [node.management_address for node in settings.nodes]
+    taken = [rail.network for node in settings.nodes for rail in node.rails]
+    networks = [IPv4Network(f"10.{number}.{index % 256}.0/24") for number in range(200, 256)]
+    free = (one for one in networks if not any(address in one for address in managed))
+    return next((one for one in free if not any(one.overlaps(other) for other in taken)), networks[0])
 
 
 @error("R12-addresses-once", "Each address is stated once", "Two owners of one address answer for each other.")

@@ -255,6 +255,18 @@ INVENTORY_CASES = {
             "own, or the node answers for one on the other",
         ],
     ),
+    "managed where the usual rail would be": (
+        hosts(
+            head=node(HEAD, management_address="10.200.0.8"),
+            worker=node(WORKER, management_address="10.200.0.9"),
+        ),
+        [
+            "inventory: spark-a: management address 10.200.0.8 lies in 10.200.0.0/24, the network of rail 0; give the "
+            "rail another network, such as 10.201.0.0/24",
+            "inventory: spark-b: management address 10.200.0.9 lies in 10.200.0.0/24, the network of rail 0; give the "
+            "rail another network, such as 10.201.0.0/24",
+        ],
+    ),
     "a rail in the management network": (
         hosts(head=rails(HEAD, 0, address="192.168.1.100/24"), worker=rails(WORKER, 0, address="192.168.1.101/24")),
         [

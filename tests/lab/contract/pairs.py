@@ -161,7 +161,7 @@ class Processes:
     """Both ranks as processes of this machine, on 127.0.0.1: the contract engine's program without an image."""
 
     def __init__(self, place: Path, **env: str) -> None:
-        self.start_seconds, self.calm_seconds, self.pace = 10.0, 0.6, 0.2
+        self.start_seconds, self.calm_seconds, self.pace = 30.0, 0.6, 0.2
         self.place, self.env = place, env
         self.master_port = free_port()
         self.api = ("127.0.0.1", free_port())

@@ -3,8 +3,9 @@
 python -m spec.import_kit PATH [PATH ...] [--head ADDRESS --head-user USER | --here] [--worker-file PATH] [--output DIR]
 [--dry]
 
-Exit 0: written, 1: refused and nothing written, 2: not called as above. No file is executed, and none is lost: one that
-differs is kept beside the new one as NAME.before-import.
+Exit 0: written, 1: refused and nothing written, 2: not called as above, 130: interrupted outside the writing, which an
+interrupt takes back. No file is executed, and none is lost: one that differs is kept beside the new one as
+NAME.before-import.
 """
 
 from __future__ import annotations
@@ -201,7 +202,9 @@ def _settings(
     for knob, (value, variable) in ours.values.items():
         if KNOBS[knob].scope is Scope.PAIR and not is_default(knob, value, ours.values):
             result.pair[knob] = (value, variable)
-    if theirs is not None and worker is not None:
+    if (
+        theirs is not None and worker is not None and not result.refusals
+    ):  # else what is missing may be what was refused
         _same_on_both(head, ours, worker, theirs, result)
     for knob in ("weights_path", "drafter_path", "cache_path"):
         _path(knob, head, ours, theirs, request, machine, result)

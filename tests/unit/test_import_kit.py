@@ -687,6 +687,26 @@ def test_a_report_that_nobody_takes(kit: Path) -> None:
     assert set(tree(kit / "out")) == {"group_data/all.py"}
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (None, "worker.env: no such file; name the kit's .env, or a node's ~/.glm53-serve.env"),
+        ("NCCL_IF=a\nMAX_LEN=$(x)\n", "worker.env:2: $(...) would run a command; write what it gives"),
+        ("NCCL_IF=a\nMAX_LEN=long\n", "worker.env:2: MAX_LEN=long: must be a whole number, 1 to 1048576"),
+    ],
+    ids=["missing", "an expression", "a value"],
+)
+def test_a_refused_line_is_not_missed(
+    kit: Path, capsys: pytest.CaptureFixture[str], text: str | None, line: str
+) -> None:
+    """That the worker's file lacks what the head's states is not said where its line could not be taken."""
+    (kit / ".env").write_text("WORKER_LAN_IP=192.168.1.2\nMAX_LEN=131072\n")
+    if text is not None:
+        (kit / "worker.env").write_text(text)
+    assert run(".env", "--worker-file", "worker.env") == 1
+    assert capsys.readouterr().err == f"Import refused; nothing was written.\n  {line}\n"
+
+
 # The table
 
 

@@ -105,7 +105,7 @@ def _guard_failures():
         names = ", ".join(sorted(host.name for host in hosts_to_fail))
         if state.current_stage <= StateStage.Connect:
             raise ConnectError(
-                f"{names} cannot be reached (its line above says why); no node was changed. "
+                f"{names} cannot be reached (said above, with the reason); no node was changed. "
                 "Is it on? Do address, user and key in the inventory let you in by ssh?"
             )
         if state.current_stage == StateStage.Prepare:

@@ -38,7 +38,7 @@ def test_a_port_that_accepts_and_says_nothing_is_one_line_per_node(tmp_path: Pat
     assert "Traceback" not in said
     for name in ("spark-a", "spark-b"):
         assert f"[{name}] SSH error" in said, said
-    assert "spark-a, spark-b cannot be reached" in said, said
+    assert "spark-a, spark-b cannot be reached (said above, with the reason); no node was changed" in said, said
 
 
 def _close_each(listening: socket.socket) -> None:

@@ -155,6 +155,12 @@ def take_over(request: Request, machine: Machine) -> Result:
             f"{worker_file.name}: is the kit's .env, not a node's own file; --worker-file takes the worker's "
             f"~/.glm53-serve.env"
         )
+    if not result.refusals and not any(variable in kit_keys.known() for variable in head):
+        result.refusals.append(
+            f"{', '.join(file.name for file in files)}: no variable of the reference kit is stated there; name its .env, or "
+            f"a node's ~/.glm53-serve.env"
+        )
+        return result
     _settings(head, worker, request, machine, result)
     _inventory(head, worker, request, machine, result)
     if not result.refusals:

@@ -736,3 +736,17 @@ def test_the_table_needs_no_pyinfra() -> None:
     code = "import sys, spec.kit_keys; print('pyinfra' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=repository.ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "SOMETHING_ELSE=1\nHOME_DIR=/x\n"])
+def test_a_file_of_somebody_else_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    """A file without one variable of the kit is the wrong file: what is there already is not replaced by defaults."""
+    (tmp_path / ".env").write_text(text)
+    (tmp_path / "group_data").mkdir()
+    (tmp_path / "group_data" / "all.py").write_text("max_num_seqs = 3\n")
+    assert import_kit.main([str(tmp_path / ".env"), "--output", str(tmp_path)], HERE) == 1
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        f"  {tmp_path}/.env: no variable of the reference kit is stated there; name its .env, or a node's "
+        f"~/.glm53-serve.env"
+    ]
+    assert (tmp_path / "group_data" / "all.py").read_text() == "max_num_seqs = 3\n"

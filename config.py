@@ -20,6 +20,7 @@ config.REQUIRE_PYINFRA_VERSION = "~=3.10.0"
 # With -y pyinfra goes on with the nodes that are left: half a pair.
 config.FAIL_PERCENT = 0
 
+_HERE = os.path.dirname(os.path.abspath(__file__))
 _AGAIN = "Run the same command again: it goes on where this run stopped."
 
 
@@ -82,10 +83,21 @@ def _guard_hosts():
                 f"--{option} {pattern}" for option in ("limit", "exclude") for pattern in _option(option) or ()
             )
             raise InventoryError(f"{options} leaves no host of {', '.join(names)}; no node was changed")
+        _judge_settings(inventory)
         # What it would ask, "continue with the others?", has one right answer here.
         state.should_raise_failed_hosts = None
 
     state.init = guarded_init
+
+
+def _judge_settings(inventory):
+    """Before a node is reached: a typo is told at once, and although a node is off. deploy.py and verify.py load the
+    same again, for whoever runs them without this file."""
+    verbs = [name for name in _option("operations") or () if name.endswith(".py")]
+    if any(os.path.dirname(os.path.abspath(name)) == _HERE for name in verbs):
+        from spec.load import settings_from_pyinfra
+
+        settings_from_pyinfra(inventory)
 
 
 def _guard_screen():

@@ -40,7 +40,8 @@ ROOMS: dict[str, Room] = {
     "plan": Room(("spec",)),
     "inventory": Room(("spec.transport",)),
     # The guards read what pyinfra's own command line was given.
-    "config": Room((), ("pyinfra", "pyinfra_cli", "click")),
+    # And they judge the settings before a node is reached.
+    "config": Room(("spec.load",), ("pyinfra", "pyinfra_cli", "click")),
     "group_data": Room(),
     "spec": Room(),
     # The words in which a knob is declared: destination, scope, cost, bounds.

@@ -8,13 +8,15 @@ from ipaddress import IPv4Address
 from typing import Protocol
 
 from checks.verdict import Verdict, broken, holds
-from facts.api import Answer, arguments_of
+from facts.api import A_KEY, OTHER_KEY, Answer, arguments_of
 from facts.values import Unknown
 from spec.cluster import Cluster
 from spec.stacks.common import api_address
 
 MARKS = ("<think>", "</think>")
 TOOL_PROMPT = "What is the weather in Paris? Use the tool."
+DEPLOY = "run deploy.py, for the key that is stored on the head"
+WITH_KEY = "the settings state no key: run deploy.py to take it away, or state require_api_key = True"
 LOOK = "sudo sparkpair status, on the head; docs/troubleshooting.md"
 
 
@@ -58,7 +60,8 @@ def answers(cluster: Cluster, url: str, client: Client) -> Iterator[Verdict]:
     expected = knobs.smoke_expected or ""
     served = client.models()
     if isinstance(served, Unknown):
-        yield broken("", f"the API at {url} does not answer: {served.reason}", LOOK)
+        fix = {A_KEY: WITH_KEY, OTHER_KEY: DEPLOY}.get(served.reason, LOOK)
+        yield broken("", f"the API at {url} does not answer: {served.reason}", fix)
         return
     if model not in served:
         yield broken("", f"the API at {url} serves {', '.join(served)}, wanted {model}", "run deploy.py")

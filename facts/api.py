@@ -10,6 +10,8 @@ from typing import Any
 from facts.values import Unknown
 
 CONNECT_SECONDS = 5.0
+A_KEY = "it asks for a key (HTTP 401)"
+OTHER_KEY = "it asks for another key (HTTP 401)"
 
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -95,7 +97,7 @@ class Chat:
 
     def _unknown(self, error: Exception) -> Unknown:
         if isinstance(error, self._locked):
-            return Unknown("it asks for another key (HTTP 401)" if self._key else "it asks for a key (HTTP 401)")
+            return Unknown(OTHER_KEY if self._key else A_KEY)
         cause = error.__cause__
         text = f"{error} ({cause})" if cause and str(cause) not in str(error) else str(error)
         return Unknown((text.replace(self._key, "<the key>") if self._key else text)[:300])

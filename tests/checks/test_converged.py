@@ -269,6 +269,27 @@ def test_a_key_is_asked_for(locked: int | Unknown, statement: str, holds: bool) 
 
 
 @pytest.mark.parametrize(
+    ("reason", "fix"),
+    [
+        ("it asks for a key (HTTP 401)", api.WITH_KEY),
+        ("it asks for another key (HTTP 401)", api.DEPLOY),
+        ("Connection error.", api.LOOK),
+    ],
+)
+def test_a_key_that_does_not_fit_has_its_own_remedy(reason: str, fix: str) -> None:
+    """The keeper has nothing to say of it, so nobody is sent to ask it."""
+
+    class Locked(Scripted):
+        def models(self) -> tuple[str, ...] | Unknown:
+            return Unknown(reason)
+
+    found = list(api.answers(world().cluster, "http://x/v1", Locked()))
+    assert [(verdict.statement, verdict.fix) for verdict in found] == [
+        (f"the API at http://x/v1 does not answer: {reason}", fix)
+    ]
+
+
+@pytest.mark.parametrize(
     ("bind", "place"),
     [
         ("0.0.0.0", api.Place("192.168.1.10", 8000, behind=False)),

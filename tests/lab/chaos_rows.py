@@ -281,6 +281,49 @@ def service_change() -> str:
     return "watch interval and newer programs deployed, container ids and start times unchanged"
 
 
+def api_key() -> str:
+    """A key is asked for, at a bind that only the head reaches; a key that is gone, or another, ends no pair."""
+    converged("contract")
+    knobs = ("require_api_key=true", "api_bind=127.0.0.1", "canary_interval_seconds=3")
+    asked = use("contract", *(word for knob in knobs for word in ("--data", knob)))
+    run = pair.deploy(*asked)
+    assert run.code == 0, run.text[-1500:]
+    assert not pair.answers(3), "the API answers other machines"
+    assert [http_code(""), http_code("wrong"), http_code(KEY)] == ["401", "401", "200"]
+    checked = pair.verify(*asked)
+    assert checked.code == 0, checked.text[-1500:]
+    before = starts(), pair.containers()
+    pair.on(HEAD, f"rm {KEY}")
+    time.sleep(15)  # five canaries
+    assert (starts(), pair.containers()) == before, "a key that is gone restarted the pair"
+    planned = pair.dry(*asked).plan
+    assert planned == {"Engine | Make the API key": [HEAD.hostname], "Keeper | Restart the pair": [HEAD.hostname]}, (
+        planned
+    )
+    run = pair.deploy(*asked)
+    assert run.code == 0, run.text[-1500:]
+    assert starts() == before[0] + 1
+    assert [http_code(""), http_code(KEY)] == ["401", "200"]
+    pair.on(HEAD, f"printf 'one\\ntwo\\n' > {KEY}")
+    refused = pair.deploy(*asked)
+    assert refused.code == 1 and "Preflight refused; no node was changed." in refused.text, refused.text[-1500:]
+    assert starts() == before[0] + 1
+    pair.on(HEAD, f"rm -r {KEY}")
+    run = pair.deploy(*use("contract"))
+    assert run.code == 0 and pair.ask() == pair.ANSWER, run.text[-1500:]
+    return "401 without, 200 with it, verify through the head; gone while serving: no restart, then one planned; off"
+
+
+KEY = "/etc/sparkpair/secrets/api-key"
+
+
+def http_code(key: str) -> str:
+    """How the API answers on the head itself to no key (""), the key in a file, or a key of one's own."""
+    text = f"$(cat {key})" if key.startswith("/") else key
+    header = f'-H "Authorization: Bearer {text}"' if key else ""
+    return pair.on(HEAD, f"curl -s -o /dev/null -w '%{{http_code}}' {header} http://127.0.0.1:8000/v1/models").strip()
+
+
 def no_operation() -> str:
     """A second run plans nothing and touches nothing."""
     converged("real")
@@ -383,6 +426,7 @@ ROWS: list[Row] = [
         functools.partial(power_cut, "contract", (WORKER, HEAD), (HEAD, WORKER)),
     ),
     Row("newer keeper, changed watch interval", "contract", service_change),
+    Row("API key asked for, gone, garbled, off", "contract", api_key),
     Row("deploy killed after the hand-over", "contract", killed_after_hand_over),
     Row("Ctrl-C while waiting", "contract", interrupted),
     Row("two deploys at once", "contract", two_at_once),

@@ -128,8 +128,12 @@ class Outlook:
     @property
     def restarts_for_sure(self) -> bool:
         """Whether the launch differs, whatever becomes of what is not hashed yet."""
-        moved = any(change.cost in (Cost.RESTART, Cost.STAGING) for change in self.changes)
-        return self.todo is Todo.RESTART and (moved or bool(self.unknown) or self.is_hashed)
+        return self.todo is Todo.RESTART and (self.moves_the_launch or bool(self.unknown) or self.is_hashed)
+
+    @property
+    def moves_the_launch(self) -> bool:
+        """Whether a change is one of what the ranks run with, rather than of the keeper or the rails alone."""
+        return any(change.cost in (Cost.RESTART, Cost.STAGING) for change in self.changes)
 
     @property
     def interrupts(self) -> bool:

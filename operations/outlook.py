@@ -191,7 +191,7 @@ def _meaning(found: Outlook) -> Iterator[str]:
         yield f"The rails of {', '.join(found.rails)} are set up{pauses}."
     if found.is_stopped:
         yield "The pair is stopped on purpose and stays so; nothing is interrupted."
-        if found.changes or found.unknown:
+        if found.moves_the_launch or found.unknown:
             yield (
                 "It keeps the launch that was accepted before: sudo sparkpair start on the head starts that one. "
                 "Deploy again after it for this one."

@@ -320,6 +320,13 @@ def test_a_pair_that_is_stopped_on_purpose() -> None:
     ]
 
 
+@pytest.mark.parametrize("knob", [{"watch_interval_seconds": 2}, {"rail_mtu": 4200}], ids=lambda knob: next(iter(knob)))
+def test_a_pair_that_is_stopped_on_purpose_and_keeps_its_launch(knob: dict[str, Any]) -> None:
+    found = of(new=knob, change=cases.status(phase="stopped", desired="stop"))
+    assert [row.knob for row in found.changes] == list(knob)
+    assert sentences(found)[-1] == "The pair is stopped on purpose and stays so; nothing is interrupted."
+
+
 def test_a_pair_that_rests() -> None:
     found = of(change=cases.status(phase="resting", reason="6 failures"))
     assert sentences(found)[-1] == (

@@ -114,8 +114,10 @@ def summary(rows: Sequence[Row], outlook: Mapping[str, Any]) -> str:
         width = max(len(name) for name, _ in rows)
         number = "1 change" if len(rows) == 1 else f"{len(rows)} changes"
         lines = [f"{number} pending:", *(f"  {name:<{width}}  {', '.join(hosts)}" for name, hosts in rows)]
-    else:
+    elif outlook["quiet"]:
         lines = ["No changes. The nodes are as group_data says."]
+    else:
+        lines = ["Nothing to do for a deploy."]
     if rows or not outlook["quiet"]:
         lines += ["", *outlook["text"]]
     return "\n".join(lines)

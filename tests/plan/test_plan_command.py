@@ -206,3 +206,12 @@ def test_help_runs_nothing(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
     monkeypatch.setattr(plan, "pyinfra", lambda: "/nowhere/pyinfra")
     assert plan.main(["--help"]) == plan.NOTHING
     assert "python plan.py [--json]" in capfd.readouterr().out
+
+
+def test_where_something_waits_nobody_says_that_all_is_as_wanted(
+    pretended: object, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As with a stopped pair whose next launch is installed: a deploy has nothing to do, and yet not all is well."""
+    pretended(json.dumps({"text": ["what waits"], "quiet": False}), GOOD)  # type: ignore[operator]
+    assert plan.main([]) == plan.NOTHING
+    assert capfd.readouterr().out == "Nothing to do for a deploy.\n\nwhat waits\n"

@@ -157,8 +157,8 @@ def take_over(request: Request, machine: Machine) -> Result:
         )
     if not result.refusals and not any(variable in kit_keys.known() for variable in head):
         result.refusals.append(
-            f"{', '.join(file.name for file in files)}: no variable of the reference kit is stated there; name its .env, or "
-            f"a node's ~/.glm53-serve.env"
+            f"{', '.join(file.name for file in files)}: no variable of the reference kit is stated there; name its "
+            f".env, or a node's ~/.glm53-serve.env"
         )
         return result
     _settings(head, worker, request, machine, result)

@@ -13,7 +13,7 @@ from tests.lab.chaos import Row
 ROLES = ("Node OS", "Fabric", "Docker", "Image", "Weights", "Engine", "Keeper")
 ENGINE_PARTS = ((HEAD, "main"), (HEAD, "EngineCore"), (HEAD, "Worker_TP0"), (WORKER, "main"), (WORKER, "Worker_TP1"))
 STREAM_SECONDS = 300
-BIG_FILE_MIB = 192
+BIG_FILE_MIB = 320
 
 
 def use(engine: str, *arguments: str) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ def killed_in_transfer(what: str) -> str:
             lambda: pair.on(WORKER, f"systemctl is-active {unit}", check=False).strip() == "active",
             60, f"{unit} to run", 0.1,
         )  # fmt: skip
-        time.sleep(1)
+        time.sleep(0.3)
         deploy.kill()
         deploy.wait()
         if what == "image":

@@ -214,7 +214,7 @@ class _Launch:
             self._found["--enable-auto-tool-choice"] = parser
 
     def _lies_in_the_weights(self, value: str) -> bool:
-        return "chat_template" in KNOBS and str(PurePosixPath(value).parent) == self._model
+        return str(PurePosixPath(value).parent) == self._model
 
     def _speculation(self, text: str) -> None:
         config = _table(text)
@@ -286,17 +286,17 @@ class _Launch:
         for name, value in values.items():
             if name == GID_VARIABLE:
                 self._gid_index(value)
-            elif name == KEY_VARIABLE and not isinstance(value, str) and "require_api_key" in KNOBS:
+            elif name == KEY_VARIABLE and not isinstance(value, str):
                 self._found["require_api_key"] = True
             elif name in fixed and isinstance(value, str):
                 self._raw(name, value)
             else:
                 self._found[f"{ENGINE_ENV} {name}"] = Hidden(value)
-        if self._spec.rank == 0 and "require_api_key" in KNOBS:
+        if self._spec.rank == 0:
             self._found.setdefault("require_api_key", False)
 
     def _gid_index(self, value: object) -> None:
-        name = "nccl_ib_gid_index" if "nccl_ib_gid_index" in KNOBS else GID_VARIABLE
+        name = "nccl_ib_gid_index"
         if isinstance(value, wire.GidIndex):
             # Of the rail, as a rule: its own rows say what that is.
             env = dict(self._spec.env)

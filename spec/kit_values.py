@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from spec import kit_keys
+from spec.capacity import VALIDATED_BYTES_BEFORE_V2_2
 from spec.kinds import Number, Switch, Whole, WholeOr
 from spec.knobs import KNOBS, RELEASES, Knob, Knobs, Refused, shown
 from spec.stacks import STACKS
@@ -132,8 +133,8 @@ def _old_image(found: Reading) -> None:
     """The kit's launcher gives images v1 and v2 at most 12.4e9 bytes of cache, whatever is stated."""
     release = found.values.get("image_release", (None, ""))[0]
     stated, _ = found.values.get("kv_cache_memory_bytes", (None, ""))
-    if release in RELEASES[:2] and not (isinstance(stated, int) and stated <= 12_400_000_000):
-        found.set("kv_cache_memory_bytes", 12_400_000_000, "KV_CACHE_MEMORY" if stated else "IMAGE")
+    if release in RELEASES[:2] and not (isinstance(stated, int) and stated <= VALIDATED_BYTES_BEFORE_V2_2):
+        found.set("kv_cache_memory_bytes", VALIDATED_BYTES_BEFORE_V2_2, "KV_CACHE_MEMORY" if stated else "IMAGE")
 
 
 def _mtp_tokens(environment: Environment) -> int:

@@ -67,7 +67,7 @@ ROOMS: dict[str, Room] = {
     "spec.docs": Room(("spec",), ("pydantic",)),
     # What the reference kit calls a thing is asked where a name is judged, so its table needs the knobs alone.
     "spec.kit_keys": Room(("spec.knobs",)),
-    "spec.kit_values": Room(("spec.kit_keys", "spec.kinds", "spec.knobs", "spec.stacks")),
+    "spec.kit_values": Room(("spec.capacity", "spec.kit_keys", "spec.kinds", "spec.knobs", "spec.stacks")),
     # A program of its own: it judges what it took over as a deploy would.
     "spec.import_kit": Room(("spec",), ("pyinfra",)),
     "facts": Room(("facts", "node"), ("pyinfra",)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spec.capacity import BYTES_FOR_MANY, MANY_SLOTS
+from spec.capacity import BYTES_FOR_MANY, MANY_SLOTS, VALIDATED_BYTES_BEFORE_V2_2
 from spec.cluster import Settings
 from spec.knobs import RELEASES, Knobs, shown
 from spec.rules.frame import FIELD, KIT, error, left_out, said, warning
@@ -478,10 +478,10 @@ def _fine_prefixes_have_a_newer_image(settings: Settings) -> Iterator[str]:
 )
 def _an_old_image_has_a_small_budget(settings: Settings) -> Iterator[str]:
     release, budget = _older(settings, "v2.1"), settings.effective.kv_cache_memory_bytes
-    if release and isinstance(budget, int) and budget > 12_400_000_000:
+    if release and isinstance(budget, int) and budget > VALIDATED_BYTES_BEFORE_V2_2:
         yield (
-            f"{said(settings, 'kv_cache_memory_bytes')}: image release {release} has room for 12400000000; "
-            f"set kv_cache_memory_bytes = 12400000000"
+            f"{said(settings, 'kv_cache_memory_bytes')}: image release {release} has room for "
+            f"{VALIDATED_BYTES_BEFORE_V2_2}; set kv_cache_memory_bytes = {VALIDATED_BYTES_BEFORE_V2_2}"
         )
 
 
@@ -495,10 +495,10 @@ def _an_old_image_has_a_small_budget(settings: Settings) -> Iterator[str]:
 )
 def _v21_leaves_room(settings: Settings) -> Iterator[str]:
     budget = settings.effective.kv_cache_memory_bytes
-    if _release(settings) == "v2.1" and isinstance(budget, int) and budget > 12_400_000_000:
+    if _release(settings) == "v2.1" and isinstance(budget, int) and budget > VALIDATED_BYTES_BEFORE_V2_2:
         yield (
             f"{said(settings, 'kv_cache_memory_bytes')}: on image release v2.1, 13.4e9 left 2.26 GiB on the head and "
-            f"12.4e9 left 5.25; set kv_cache_memory_bytes = 12400000000"
+            f"12.4e9 left 5.25; set kv_cache_memory_bytes = {VALIDATED_BYTES_BEFORE_V2_2}"
         )
 
 

@@ -62,12 +62,14 @@ def _register(
 def error(
     id: str, title: str, why: str, source: str = "", reads: tuple[str, ...] = (), only: str | None = None
 ) -> Callable[[Breaches], Breaches]:
+    """Declare a rule whose breach is refused. Raises TypeError for an id that is there, or a knob that is none."""
     return _register(Severity.ERROR, id, title, why, source, reads, only)
 
 
 def warning(
     id: str, title: str, why: str, source: str = "", reads: tuple[str, ...] = (), only: str | None = None
 ) -> Callable[[Breaches], Breaches]:
+    """Declare a rule whose breach is told, and forbids nothing."""
     return _register(Severity.WARNING, id, title, why, source, reads, only)
 
 

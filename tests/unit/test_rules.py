@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ast
 import re
+from typing import cast
 
 import pytest
 from pyinfra.api.exceptions import DeployError
 
 from spec import rules
-from spec.knobs import KNOBS
+from spec.cluster import Settings
+from spec.knobs import KNOBS, Knobs
 from spec.presets import PRESETS
 from spec.rules import RULES, Severity
 from tests.unit import pair
@@ -487,3 +489,31 @@ def test_the_fix_that_a_rule_names_is_one(id: str, stated: dict[str, object], th
                 fixed["max_num_seqs"] = 16  # the least that the rule speaks of
                 fixed["max_model_len"] = 131072
             assert not list(RULES[id].breaches(pair.settings(fixed))), fix
+
+
+class _Spied:
+    """Settings, or knobs, that keep which knobs were read."""
+
+    def __init__(self, real: object, seen: set[str]) -> None:
+        self._real, self._seen = real, seen
+
+    def __getattr__(self, name: str) -> object:
+        value = getattr(self._real, name)
+        if isinstance(value, Knobs):
+            return _Spied(value, self._seen)
+        if name in KNOBS:
+            self._seen.add(name)
+        return value
+
+
+# That one looks at every knob that only another stack's engine knows; one that was refused stands unset, and is passed.
+@pytest.mark.parametrize("id", [id for id in RULES if id != "knob-of-stack"])
+def test_a_rule_declares_what_it_reads(id: str) -> None:
+    """Or one mistake would be told twice: a knob that was refused stands unset for the rules that read it."""
+    rule, seen = RULES[id], set[str]()
+    for _, stated, then, _ in CASES:
+        if then == Severity.WARNING.value:
+            list(rule.breaches(cast(Settings, _Spied(pair.settings(stated), seen))))
+    for knobs in ({}, *({"preset": name} for name in PRESETS)):
+        list(rule.breaches(cast(Settings, _Spied(pair.settings(knobs), seen))))
+    assert seen <= rule.reads

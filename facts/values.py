@@ -139,7 +139,8 @@ class Docker:
 
 @dataclass(frozen=True)
 class Content:
-    """A content directory. `files` are (path, size, sha256), the last known only where the manifest holds."""
+    """A content directory. `files` are (path, size, sha256), the last known only where the bytes were proven and the
+    file is still the one that was read. `parts` are bytes of files on their way that lie on its disk already."""
 
     path: str
     present: bool
@@ -148,11 +149,14 @@ class Content:
     missing: tuple[str, ...]
     identity: str | None
     copying: str | None
+    damaged: tuple[str, ...] = ()
+    """Files in which a deep check found other bytes."""
+    parts: int = 0
 
     @property
     def is_whole(self) -> bool:
         """Whether a node could serve from it, or others copy it."""
-        return self.present and not self.missing and not self.outside and self.copying is None
+        return self.present and not (self.missing or self.outside or self.damaged) and self.copying is None
 
 
 @dataclass(frozen=True)
@@ -541,6 +545,8 @@ def _content(value: object) -> Content:
         missing=tuple(_strings(data["missing"])),
         identity=_maybe(data["identity"], _string),
         copying=_maybe(data["copying"], _string),
+        damaged=tuple(_strings(data.get("damaged", []))),
+        parts=_whole(data.get("parts", 0)),
     )
 
 

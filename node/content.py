@@ -13,6 +13,11 @@ import stat
 INDEX = "model.safetensors.index.json"
 LONGEST_CHAIN = 40
 """Links that the kernel follows in one path."""
+PARTS = ".sparkpair"
+"""Directory for files on their way, below the one that they are for: on the same disk, and out of every listing."""
+SMALL_BYTES = 1 << 20
+"""Up to this size a look reads a file that was not hashed yet: what an operator put beside the weights, such as a chat
+template, is then known by its bytes at once."""
 
 # path below the directory, size in bytes, modification time in nanoseconds, inode
 Entry = tuple[str, int, int, int]
@@ -131,23 +136,106 @@ def marker_name(directory: str) -> str:
     return _plain_name(directory) + ".copying"
 
 
+def verified_name(directory: str) -> str:
+    """The file beside the manifest that holds the digests of single files, as each was proven."""
+    return _plain_name(directory) + ".verified"
+
+
+def damaged_name(directory: str) -> str:
+    """The file beside the manifest that names the files in which a deep check found other bytes."""
+    return _plain_name(directory) + ".damaged"
+
+
+def read_verified(path: str, directory: str) -> dict[str, tuple[int, int, int, str]]:
+    """{path below the directory: (size, modification time in nanoseconds, inode, sha256)}; a damaged file counts as
+    none: what it held is hashed again."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            data = json.load(stream)
+        if data["directory"] != directory:
+            return {}
+        return {
+            str(name): (int(row[0]), int(row[1]), int(row[2]), str(row[3])) for name, row in data["files"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return {}
+
+
+def read_damaged(path: str) -> list[str]:
+    """The files that a deep check found damaged. A list that cannot be read is told as a file of its own name."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return sorted(str(name) for name in json.load(stream)["files"])
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError):
+        return [f"(unreadable: {path})"]
+
+
+def digests(directory: str, state: str, entries: list[Entry]) -> dict[str, str]:
+    """sha256 of the files whose bytes were proven and that, by size, time and inode, are still those. Files that a
+    deep check found damaged are not among them."""
+    known = read_verified(os.path.join(state, verified_name(directory)), directory)
+    kept = read_manifest(os.path.join(state, manifest_name(directory)), directory)
+    if kept is not None:
+        stamped = {tuple(row) for row in _lists(kept.get("stamps"))}
+        rows = {str(row[0]): str(row[2]) for row in _lists(kept["files"])}
+        for entry in entries:
+            if entry in stamped and entry[0] in rows:
+                known.setdefault(entry[0], (*entry[1:], rows[entry[0]]))
+    damaged = set(read_damaged(os.path.join(state, damaged_name(directory))))
+    return {
+        entry[0]: known[entry[0]][3]
+        for entry in entries
+        if entry[0] in known and known[entry[0]][:3] == entry[1:] and entry[0] not in damaged
+    }
+
+
+def _lists(value: object) -> list[list[object]]:
+    return [row for row in value if isinstance(row, list) and len(row) >= 3] if isinstance(value, list) else []
+
+
 def describe(directory: str, state: str) -> dict[str, object]:
     """What a deploy needs to know of a content directory, as JSON; `state` is where manifests are. Raises OSError."""
     manifest = os.path.join(state, manifest_name(directory))
     copying = _text(os.path.join(state, marker_name(directory)))
     if not os.path.isdir(directory):
-        return {"present": False, "files": [], "outside": [], "missing": [], "identity": None, "copying": copying}
+        return {
+            "present": False, "files": [], "outside": [], "missing": [], "identity": None, "copying": copying,
+            "damaged": [], "parts": 0,
+        }  # fmt: skip
     entries, outside = listing(directory)
+    damaged = read_damaged(os.path.join(state, damaged_name(directory)))
     kept = read_manifest(manifest, directory)
-    valid = kept is not None and copying is None and holds(kept, entries)
+    valid = kept is not None and copying is None and not damaged and holds(kept, entries)
+    known = digests(directory, state, entries)
+    for entry in entries:
+        if entry[0] not in known and entry[0] not in damaged and entry[1] <= SMALL_BYTES:
+            known[entry[0]] = _digest(os.path.join(directory, entry[0]))
     return {
         "present": bool(entries),
-        "files": kept["files"] if valid and kept else [[entry[0], entry[1], None] for entry in entries],
+        "files": kept["files"] if valid and kept else [[entry[0], entry[1], known.get(entry[0])] for entry in entries],
         "outside": outside,
         "missing": missing(directory, entries) if entries else [],
         "identity": kept["identity"] if valid and kept else None,
         "copying": copying,
+        "damaged": damaged,
+        "parts": _parts(os.path.join(directory, PARTS)),
     }
+
+
+def _digest(path: str) -> str:
+    with open(path, "rb") as stream:
+        return hashlib.sha256(stream.read()).hexdigest()
+
+
+def _parts(directory: str) -> int:
+    """Bytes of files on their way that are here already, as the disk counts them."""
+    try:
+        with os.scandir(directory) as found:
+            return sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in found)
+    except FileNotFoundError:
+        return 0
 
 
 def _text(path: str) -> str | None:

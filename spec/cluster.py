@@ -51,6 +51,7 @@ class StatedNode(Frozen):
     weights_path: str | None = None
     drafter_path: str | None = None
     cache_path: str | None = None
+    bundle_path: str | None = None
     nccl_ib_gid_index: int | None = None
 
 
@@ -95,6 +96,7 @@ class Node(Frozen):
     drafter_path: str | None
     cache_path: str
     nccl_ib_gid_index: int | None = None
+    bundle_path: str | None = None
 
     @property
     def is_head(self) -> bool:

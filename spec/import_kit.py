@@ -218,14 +218,19 @@ def _settings(
     _rows(head, ours, result)
     if worker is not None and theirs is not None:
         _rows(worker, theirs, result)
-    for environment in (head, *([worker] if worker is not None else [])):
-        mode = environment.get("WEIGHTS_MODE")
-        if mode and mode.value not in ("", "local"):
-            result.to_do[
-                f"{mode.place}: WEIGHTS_MODE={_plain(mode.value)}: serving the head from the worker's export is not "
-                f"supported; each node holds its own copy, so the head needs room for the weights (about 176 GB), and "
-                f"a deploy copies them there from the worker"
-            ] = None
+    _what_the_kit_exports(head, ours, result)
+
+
+def _what_the_kit_exports(head: Environment, ours: Reading, result: Result) -> None:
+    """The kit's own export outlives its ranks: a container that Docker starts again, and a volume."""
+    value, variable = ours.values.get("weights", ("local", ""))
+    if value == "nfs":
+        volume = head["VOL_NAME"].value if "VOL_NAME" in head else ""
+        result.to_do[
+            f"{head[variable].place}: WEIGHTS_MODE=nfs: what the kit exports goes with its containers: on the worker "
+            f"docker rm -f nfs-exl3, and on the head, when its container is gone, docker volume rm "
+            f"{_plain(volume or 'exl3weights')}"
+        ] = None
 
 
 def _same_on_both(head: Environment, ours: Reading, worker: Environment, theirs: Reading, result: Result) -> None:
@@ -233,6 +238,8 @@ def _same_on_both(head: Environment, ours: Reading, worker: Environment, theirs:
     for knob in dict.fromkeys([*ours.values, *theirs.values]):
         if KNOBS[knob].scope is Scope.NODE:
             continue
+        if knob == "weights" and theirs.values.get(knob, ("local", ""))[0] == "local":
+            continue  # the worker reads its own disk, whatever the head does
         values, places = [], []
         for environment, found in ((head, ours), (worker, theirs)):
             value, variable = found.values.get(knob, (getattr(DEFAULTS, knob), ""))
@@ -362,6 +369,7 @@ def _unknown_rows(environment: Environment, result: Result) -> None:
         if variable in known:
             continue
         of_knob = next((name for name, knob in KNOBS.items() if knob.env and variable in knob.env.names), None)
+        of_knob = of_knob or kit_keys.ELSEWHERE.get(variable)
         near = next(iter(difflib.get_close_matches(variable.upper(), known, n=1)), None)
         if of_knob:
             hint = f"the kit does not read it; here it is the knob {of_knob}, left unset"

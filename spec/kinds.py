@@ -26,12 +26,12 @@ class Refused(ValueError):
 
 
 def shown(value: object) -> str:
-    """The value as an operator would type it, on one line and not too long."""
+    """The value as an operator would type it, on one line and not too long; without a password that an address has."""
     try:
         text = json.dumps(value) if isinstance(value, str) else repr(value)
     except Exception:  # thousands of digits, or an object that cannot say what it is
         text = f"<{type(value).__name__}>"
-    text = text.replace("\n", " ")
+    text = re.sub(r"://[^/\s]*@", "://...@", text.replace("\n", " "))
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -358,3 +358,71 @@ class Commit(Kind):
     @property
     def allowed(self) -> str:
         return "40 hex digits"
+
+
+@dataclass(frozen=True)
+class Revision(Kind):
+    """A branch, a tag or a commit of a repository of the hub."""
+
+    def parse(self, value: object) -> str:
+        wanted = "a branch, a tag or a commit of 40 hex digits"
+        text = _text(value, wanted)
+        plain = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]*", text) and not re.search(r"\.\.|//|[./]$|\.lock$", text)
+        if len(text) > 128 or not plain:
+            raise Refused(f"must be {wanted}")
+        return text
+
+    @property
+    def allowed(self) -> str:
+        return "branch, tag or commit"
+
+
+@dataclass(frozen=True)
+class Endpoint(Kind):
+    """Where a service is reached: scheme, host and perhaps a port and a path; never a name or a password."""
+
+    def parse(self, value: object) -> str:
+        wanted = "an address such as https://huggingface.co"
+        text = _text(value, wanted)
+        found = re.fullmatch(
+            r"https?://[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::([0-9]{1,5}))?(?:/[\w.~-]+)*/?", text
+        )
+        if len(text) > 256 or not found or not text.isascii() or not 0 < int(found[1] or 1) < 65536:
+            raise Refused(f"must be {wanted}, without user, password or query")
+        return text.rstrip("/")
+
+    @property
+    def allowed(self) -> str:
+        return "http(s)://host[:port][/path]"
+
+
+@dataclass(frozen=True)
+class ControlPath(Kind):
+    """A file on the control machine, which is where pyinfra runs."""
+
+    def parse(self, value: object) -> str:
+        wanted = "a file's path, such as sparkpair.lock"
+        text = _text(value, wanted)
+        if not text.strip() or text.endswith("/") or text.rsplit("/", 1)[-1] in (".", ".."):
+            raise Refused(f"must be {wanted}")
+        return text
+
+    @property
+    def allowed(self) -> str:
+        return "path on the control machine"
+
+
+@dataclass(frozen=True)
+class Licences(Kind):
+    """Licences by the names that the hub gives them."""
+
+    def parse(self, value: object) -> str:
+        wanted = "licences as the hub names them, with commas between them, such as cc-by-nc-nd-4.0"
+        names = [name.strip() for name in _text(value, wanted).split(",")]
+        if not all(re.fullmatch(r"[a-z0-9][a-z0-9.+_-]{0,79}", name) for name in names):
+            raise Refused(f"must be {wanted}")
+        return ",".join(dict.fromkeys(names))
+
+    @property
+    def allowed(self) -> str:
+        return "licences, with commas between them"

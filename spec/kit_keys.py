@@ -18,11 +18,10 @@ PUBLISHED_TAG = "v2.3-tier1"
 """The tag that the image of stack vllm-exl3 was published under, as the kit's build notes say."""
 
 RETIRED: dict[str, str] = {
-    "WEIGHTS_MODE": "each node holds its own copy of the weights (the kit's `local`); a deploy copies them from the "
-    "node that has them to the other one over the rails",
-    "NFS_PORT": "weights are not exported from one node to the other",
-    "NFS_IMAGE": "weights are not exported from one node to the other",
-    "VOL_NAME": "weights are not exported from one node to the other",
+    "NFS_PORT": "with weights = nfs the node's own kernel exports them, at the port that NFS always has",
+    "NFS_IMAGE": "with weights = nfs the node's own kernel exports them; no container does",
+    "VOL_NAME": "with weights = nfs they are mounted by a unit that follows the settings; Docker keeps no volume of "
+    "them, whose address nothing would ever compare again",
     "KIT_VERSION": "the image is stated by digest; image_release says which release an older one is",
     "GLM53_ENV": "each node's settings come from the inventory and group_data/",
     "GLM53_NO_UPDATE_CHECK": "nothing here asks for newer releases",
@@ -62,7 +61,13 @@ NOT_FORWARDED = frozenset(
 )
 """Variables that the kit's installer hands to neither launcher, so that in its `.env` they had no effect."""
 
+ELSEWHERE: dict[str, str] = {"HF_ENDPOINT": "hub_endpoint"}
+"""Variables that the kit does not read and the programs that it runs do, and the knob that says the same here."""
+
 _REMARKS: dict[str, str] = {
+    "WEIGHTS_MODE": "As in the kit, the worker holds them with `nfs`; `nfs_server` says otherwise.",
+    "EXL3_REPO": "`make lock` writes down which of its files are meant; only those are downloaded.",
+    "EXL3_REPO_FALLBACK": "`make lock` proves that its files are the same.",
     "IMAGE": f"The tag `{PUBLISHED_TAG}` of the kit's repository is the stack's default. Any other tag is refused; "
     "`docker image inspect --format '{{index .RepoDigests 0}}' IMAGE` names its digest.",
     "KV_CACHE_MEMORY": 'Empty is the default, 14.4e9; the word `auto` is `"auto"`.',

@@ -21,9 +21,12 @@ from spec.kinds import (
     EMPTY,
     Address,
     Commit,
+    ControlPath,
     Empty,
+    Endpoint,
     Image,
     Kind,
+    Licences,
     Name,
     NodePath,
     Number,
@@ -31,6 +34,7 @@ from spec.kinds import (
     Pairs,
     Refused,
     Repository,
+    Revision,
     Size,
     Switch,
     Whole,
@@ -163,22 +167,42 @@ class Knobs(BaseModel):
     """Directory of the checkpoint, flat: the loader of the reference stack does not follow the link tree of a
     Hugging Face cache. `~/` is the home on each node, which may differ between the nodes."""
 
+    weights: Annotated[
+        str, OneOf(("local", "nfs")), Cost.STAGING, Kit("WEIGHTS_MODE"), Becomes("where the weights' mount comes from")
+    ] = "local"
+    """Where a node reads the weights: `local` is its own disk, and each node holds a copy (about 176 GiB). With `nfs`
+    one node holds them and the other mounts them read-only over a rail, which saves that disk and makes its loads as
+    fast as the rail; local is the default because nfs as a default was taken back within a day by another pair's
+    project (field reports: NFS-06)."""
+
+    nfs_server: Annotated[
+        str, OneOf(("worker", "head")), Cost.STAGING, Becomes("which node holds the weights with weights = nfs")
+    ] = "worker"
+    """Which node holds and exports the weights with `weights = "nfs"`; of no effect with `local`. The worker, as in the
+    reference kit v2.3-tier1, because the head has less memory to spare."""
+
     weights_repository: Annotated[
-        str | None, Repository(), Cost.NOTHING, Kit("EXL3_REPO"), Becomes("the fetch command that preflight names")
+        str | None, Repository(), Cost.NOTHING, Kit("EXL3_REPO"), Becomes("the lock file, and from there the download")
     ] = None
-    """Where weights_path comes from. Sparkpair downloads nothing yet: a deploy that finds the directory on no node
-    names the command that fetches it, and copies it to the other node over the rails. The reference kit v2.3-tier1
-    downloads whatever the repository holds that day."""
+    """Where weights_path comes from. `make lock` writes down which files of it, and only those are ever downloaded:
+    the reference kit v2.3-tier1 takes whatever the repository holds that day."""
 
     weights_repository_fallback: Annotated[
         str | Empty | None,
         Repository(),
         Cost.NOTHING,
         Kit("EXL3_REPO_FALLBACK"),
-        Becomes("the fetch command that preflight names"),
+        Becomes("the lock file, as a mirror"),
     ] = None
-    """A second source of the same checkpoint. Empty: none. The reference kit v2.3-tier1 reads it, yet reports it as
-    unknown in its own `.env`."""
+    """A second source of the same checkpoint, taken when the first brings nothing. `make lock` proves that its files
+    are the same, or leaves it out and says what differs. Empty: none. The reference kit v2.3-tier1 reads it, yet
+    reports it as unknown in its own `.env`."""
+
+    weights_revision: Annotated[
+        str | None, Revision(), Cost.NOTHING, Becomes("the lock file, as the commit that it was when it was resolved")
+    ] = None
+    """Branch, tag or commit of weights_repository that `make lock` resolves. Unset: `main`. A deploy never looks at
+    it, so a branch that moved changes nothing until the lock is made again."""
 
     drafter_path: Annotated[
         str | Empty | None, NodePath(), Scope.NODE, Cost.STAGING, Kit("DFLASH_DIR"), Becomes("a mount, read-only")
@@ -190,20 +214,21 @@ class Knobs(BaseModel):
         Repository(),
         Cost.NOTHING,
         Kit("DFLASH_REPO"),
-        Becomes("the fetch command that preflight names, and a check of drafter_path"),
+        Becomes("the lock file, and a check of drafter_path"),
     ] = None
     """Where drafter_path comes from. The 8-bit copy holds an `hf_quant_config.json` and the 16-bit original does not,
-    so a directory of the other format is told. CC BY-NC-ND 4.0: fetched from its source, never passed on."""
+    so a directory of the other format is told. CC BY-NC-ND 4.0: downloaded from its source, never passed on, and only
+    once accepted_licences says so."""
 
     drafter_revision: Annotated[
         str | Empty | None,
         Commit(),
         Cost.NOTHING,
         Kit("DFLASH_REVISION"),
-        Becomes("the fetch command that preflight names"),
+        Becomes("the lock file"),
     ] = None
-    """Commit of drafter_repository. Empty: its newest. Unset: the commit that the reference kit v2.3-tier1 pins for its
-    default repository, and the newest of any other."""
+    """Commit of drafter_repository that `make lock` resolves. Empty: its newest. Unset: the commit that the reference
+    kit v2.3-tier1 pins for its default repository, and the newest of any other."""
 
     cache_path: Annotated[
         str | None, NodePath(), Scope.NODE, Cost.RESTART, Kit("CACHE_HOST_PATH"), Becomes("mounts for compiled kernels")
@@ -533,6 +558,42 @@ class Knobs(BaseModel):
     rail_mtu: Annotated[int, Whole(1280, 9000), Becomes("mtu of each rail"), Cost.FABRIC] = 9000
     """MTU of the rails. RoCE's own MTU is the largest of 1024, 2048 and 4096 that fits below it: 1500 leaves 1024."""
 
+    # Staging: how files and image come to the nodes. None of these is part of a launch.
+
+    lock_file: Annotated[str, ControlPath(), Becomes("staging"), Cost.NOTHING] = "sparkpair.lock"
+    """What is staged, to the byte: image digest, revisions, each file's size and sha256, licences. `make lock` writes
+    it beside inventory.py, and it belongs into version control. A path is relative to the directory from which the
+    deploy is run. Without the file nothing is downloaded; one that is stated here must be there."""
+
+    hub_endpoint: Annotated[str, Endpoint(), Becomes("make lock, and the download"), Cost.NOTHING] = (
+        "https://huggingface.co"
+    )
+    """The hub, or a mirror that speaks its language (`HF_ENDPOINT` of the hub's own clients, which is not read here).
+    What a mirror sends is checked against the lock like everything else."""
+
+    accepted_licences: Annotated[str | Empty, Licences(), Becomes("staging"), Cost.NOTHING] = ""
+    """Licences that you have read and accept, such as `cc-by-nc-nd-4.0` of the default drafter; the line in
+    `group_data/all.py` is the record of it. What is under a licence that needs acceptance is neither downloaded nor
+    bundled without. Permissive ones need none."""
+
+    bundle_path: Annotated[
+        str | Empty | None, NodePath(), Scope.NODE, Becomes("a source of files beside hub and peer"), Cost.NOTHING
+    ] = None
+    """Directory on a node that holds what `make bundle` wrote: a disk or a stick that is mounted there. One node
+    having it is enough, the other one gets the files over the rails; without internet it is the only source."""
+
+    download_stall_seconds: Annotated[int, Whole(10, 3600), Becomes("staging"), Cost.NOTHING] = 120
+    """A download that brings not one byte for this long is started anew where it stopped: then without xet, then from
+    the mirror. A large download that hangs for good and says nothing is common (field reports: WGT-03)."""
+
+    stage_memory_mib: Annotated[int, Whole(256, 65536), Becomes("MemoryMax of the staging unit"), Cost.NOTHING] = 1024
+    """Most memory that staging may take on a node, its page cache included: beside an engine that has nearly all of it,
+    whoever takes more is killed rather than the engine."""
+
+    serving_stage_rate_mib: Annotated[int, Whole(0, 100000), Becomes("staging"), Cost.NOTHING] = 500
+    """Most MiB per second that a node downloads and copies while the pair serves; 0 is no cap, and so is a pair that
+    does not serve. The engine's own traffic shares the rails and the memory's bandwidth."""
+
     # Memory
 
     memory_used_max_gib: Annotated[
@@ -712,6 +773,7 @@ SECTIONS: dict[str, str] = {
     "served_model_name": "Flags of the engine",
     "use_b12x_fp8_gemm": "Variables of the engine",
     "rail_mtu": "The rails",
+    "lock_file": "Staging",
     "memory_used_max_gib": "Memory",
     "smoke_prompt": "Proof that it answers",
     "watch_interval_seconds": "The keeper",

@@ -21,7 +21,7 @@ from pyinfra.api.inventory import Inventory
 from pyinfra.connectors.base import BaseConnector
 
 from spec.cluster import Position, Rail, Settings, StatedNode
-from spec.kit_keys import ADDRESSES, RETIRED
+from spec.kit_keys import ADDRESSES, ELSEWHERE, RETIRED
 from spec.knobs import KNOBS, Knobs, Refused, Scope, shown
 from spec.rules import refusals as broken_rules
 
@@ -142,6 +142,7 @@ def _unknown_names(host: StatedHost, connection: frozenset[str]) -> Iterator[str
 
 def _nearest(name: str, connection: frozenset[str]) -> str:
     of_kit = {word.strip(): knob.name for knob in KNOBS.values() if knob.kit for word in knob.kit.name.split(",")}
+    of_kit |= ELSEWHERE
     elsewhere = {**RETIRED, **ADDRESSES}.get(name.upper())
     meant = of_kit.get(name.upper())
     if elsewhere is not None and meant is None:

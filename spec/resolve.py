@@ -45,6 +45,7 @@ def _node(settings: Settings, stated: StatedNode, facts: NodeFacts) -> Node:
         drafter_path=path("drafter_path") or None,
         cache_path=path("cache_path"),
         nccl_ib_gid_index=settings.gid_index(stated),
+        bundle_path=path("bundle_path") or None,
     )
 
 

@@ -17,14 +17,18 @@ from spec.cluster import Cluster
 from spec.kinds import (
     Address,
     Commit,
+    ControlPath,
+    Endpoint,
     Image,
     Kind,
+    Licences,
     Name,
     NodePath,
     Number,
     OneOf,
     Pairs,
     Repository,
+    Revision,
     Size,
     Switch,
     Whole,
@@ -79,6 +83,14 @@ def values(kind: Kind) -> st.SearchStrategy[Any]:
             return st.tuples(WORD, WORD).map("/".join).filter(lambda text: ".." not in text and "--" not in text)
         case Commit():
             return st.text("0123456789abcdef", min_size=40, max_size=40)
+        case Revision():
+            return st.sampled_from(["main", "refs/pr/7", "v1.0", "0" * 40])
+        case Endpoint():
+            return st.sampled_from(["https://huggingface.co", "http://192.168.1.5:8080/hub"])
+        case ControlPath():
+            return WORD | st.just("/srv/locks/pair.lock")
+        case Licences():
+            return st.sampled_from(["cc-by-nc-nd-4.0", "mit,other"])
     raise AssertionError(f"no values for {kind}")
 
 

@@ -42,7 +42,7 @@ from tests.unit import pair
 
 PATHS = ("weights_path", "drafter_path", "cache_path")
 # Say which launch is made, and are not in it themselves.
-BEHIND = ("preset",)
+BEHIND = ("preset", "weights", "nfs_server")
 # What follows from a knob besides its own row.
 FOLLOWS: dict[str, set[str]] = {
     "speculative_method": {"speculative_tokens", "drafter_path", "--speculative-config model"},

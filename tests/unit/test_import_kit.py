@@ -55,6 +55,7 @@ Taken:
   .env:1   WORKER_LAN_IP=192.168.1.2  the worker's address in inventory.py
   .env:2   WORKER_USER=bob            the worker's user in inventory.py; empty: the head's
   .env:3   NCCL_SUBNET=10.200.0.0/24  the prefix length of both addresses; a network without both is refused
+  .env:4   WEIGHTS_MODE=nfs           weights = "nfs"
   .env:6   MAX_LEN=131072             max_model_len = 131072
   .env:7   MAX_SEQS=4                 the stack's default, left out
   .env:8   KV_DTYPE=""                kv_cache_dtype = ""
@@ -63,7 +64,6 @@ Taken:
   .env:11  KDA_PREFILL=triton         kda_prefill_backend = "triton"; the kit hands it to neither rank, so it takes effect only now
   .env:12  SPEC=off                   speculative_method = ""; the kit knows dflash and none, and takes "off" for none
 Retired, there is no such setting here:
-  .env:4   WEIGHTS_MODE=nfs           each node holds its own copy of the weights (the kit's `local`); a deploy copies them from the node that has them to the other one over the rails
   .env:16  GLM53_NO_UPDATE_CHECK=1    nothing here asks for newer releases
 Unknown:
   .env:13  MAX_LENGTH                 the kit does not read it, and it has no effect here (did you mean MAX_LEN?)
@@ -74,7 +74,7 @@ To know:
   weights_path: on the worker the kit uses /home/alice/models/glm53-exl3, a path below the head's home, so that is stated for the worker
   drafter_path: on the worker the kit uses /home/alice/models/glm53-dflash2-mxfp8, a path below the head's home, so that is stated for the worker
 Before a deploy:
-  .env:4: WEIGHTS_MODE=nfs: serving the head from the worker's export is not supported; each node holds its own copy, so the head needs room for the weights (about 176 GB), and a deploy copies them there from the worker
+  .env:4: WEIGHTS_MODE=nfs: what the kit exports goes with its containers: on the worker docker rm -f nfs-exl3, and on the head, when its container is gone, docker volume rm exl3weights
 A deploy would warn:
   kv_cache_dtype_skip_layers = "sliding_window" (the stack's default): leaves nothing out, because the cache is not quantized by layer (kv_cache_dtype = ""); set kv_cache_dtype_skip_layers = ""
 """
@@ -87,6 +87,7 @@ Every knob is in docs/knobs.md, and what became of each variable of the kit in d
 
 stack = "vllm-exl3"
 
+weights = "nfs"  # WEIGHTS_MODE
 max_model_len = 131072  # MAX_LEN
 speculative_method = ""  # SPEC
 kv_cache_dtype = ""  # KV_DTYPE

@@ -7,14 +7,18 @@ import math
 import pytest
 
 from spec.kinds import (
+    ControlPath,
+    Endpoint,
     Image,
     Kind,
+    Licences,
     Name,
     NodePath,
     Number,
     OneOf,
     Pairs,
     Refused,
+    Revision,
     Size,
     Switch,
     Whole,
@@ -51,12 +55,24 @@ TAKEN: list[tuple[Kind, object, object]] = [
     (Pairs(), [], ()),
     (Pairs(), ("A=",), ("A=",)),
     (Size(), "32g", "32g"),
+    (Revision(), "main", "main"),
+    (Revision(), "refs/pr/12", "refs/pr/12"),
+    (Revision(), "v2.3-tier1", "v2.3-tier1"),
+    (Endpoint(), "https://huggingface.co/", "https://huggingface.co"),
+    (Endpoint(), "http://192.168.1.5:8080/hub/v1", "http://192.168.1.5:8080/hub/v1"),
+    (ControlPath(), "sparkpair.lock", "sparkpair.lock"),
+    (ControlPath(), "/srv/my pair/a.lock", "/srv/my pair/a.lock"),
+    (Licences(), "cc-by-nc-nd-4.0", "cc-by-nc-nd-4.0"),
+    (Licences(), " other, mit,other", "other,mit"),
 ]
 
 _WORD = "must be one word of letters, digits and . _ -"
 _PATH = "must be an absolute path on the node, or one that starts with ~/"
 _IMAGE = "must be an image pinned by digest (repository@sha256:<64 hex digits>)"
 _QUOTE = "; in --data quote it as JSON: 'name=\"...\"'"
+_REVISION = "must be a branch, a tag or a commit of 40 hex digits"
+_ENDPOINT = "must be an address such as https://huggingface.co, without user, password or query"
+_LICENCES = "must be licences as the hub names them, with commas between them, such as cc-by-nc-nd-4.0"
 
 REFUSED: list[tuple[Kind, object, str]] = [
     (Whole(1, 9), True, "must be a whole number, 1 to 9, not true/false"),
@@ -118,6 +134,24 @@ REFUSED: list[tuple[Kind, object, str]] = [
     (Pairs(), [1], f'must be a list of "KEY=VALUE", not a whole number{_QUOTE}'),
     (Size(), "32", "must be a size such as 32g or 512m"),
     (Size(), "0g", "must be a size such as 32g or 512m"),
+    *((Revision(), text, _REVISION) for text in ("a..b", "/main", "main/", "a//b", "x.lock", "-x", "a b", "x" * 129)),
+    (Revision(), 7, f"{_REVISION}, not a whole number{_QUOTE}"),
+    *(
+        (Endpoint(), text, _ENDPOINT)
+        for text in (
+            "huggingface.co",
+            "ftp://huggingface.co",
+            "https://",
+            "https://me:secret@hub.example",
+            "https://hub?x=1",
+            "https://hub:0",
+            "https://hub:65536",
+            "https://hub//x",
+            "https://hüb.example",
+        )
+    ),
+    *((ControlPath(), text, "must be a file's path, such as sparkpair.lock") for text in (" ", "locks/", ".", "a/..")),
+    *((Licences(), text, _LICENCES) for text in ("MIT", "cc by", "mit,,other", ",")),
 ]
 
 
@@ -143,6 +177,11 @@ def test_refused(kind: Kind, value: object, message: str) -> None:
 def test_a_kind_says_what_it_allows(kind: Kind) -> None:
     """docs/knobs.md prints it."""
     assert kind.allowed.strip()
+
+
+def test_a_password_in_an_address_is_not_shown() -> None:
+    """A refusal quotes what was stated, and the report of a run is shown around."""
+    assert shown("https://me:hf_secret@hub.example/x") == '"https://...@hub.example/x"'
 
 
 class Mute:

@@ -13,13 +13,17 @@ from pydantic import ValidationError
 from spec.kinds import (
     Address,
     Commit,
+    ControlPath,
+    Endpoint,
     Image,
+    Licences,
     Name,
     NodePath,
     Number,
     OneOf,
     Pairs,
     Repository,
+    Revision,
     Size,
     Switch,
     Whole,
@@ -36,6 +40,7 @@ TYPES: dict[type, set[object]] = {
     WholeOr: {int, str},
     Pairs: {tuple[str, ...]},
     **{kind: {str} for kind in (Name, OneOf, Words, NodePath, Image, Size, Address, Repository, Commit)},
+    **{kind: {str} for kind in (Revision, Endpoint, ControlPath, Licences)},
 }
 EVERY = pytest.mark.parametrize("knob", KNOBS.values(), ids=list(KNOBS))
 

@@ -521,7 +521,7 @@ def test_through_pyinfras_command_line(tmp_path: Path, arguments: list[str], lin
 def test_three_doors_through_pyinfras_command_line(tmp_path: Path) -> None:
     """Unknown, misspelt and of a wrong type, through each door: one message, and each line names its door."""
     example = (ROOT / "inventory.py").read_text(encoding="utf-8").replace('"spark-', '"@fake/spark-')
-    own = '"weights": 1, "weigths_path": "/m", "cache_path": 7, "rails": [\n'
+    own = '"wieghts": 1, "weigths_path": "/m", "cache_path": 7, "rails": [\n'
     (tmp_path / "inventory.py").write_text(example.replace('"rails": [\n', own, 1), encoding="utf-8")
     (tmp_path / "group_data").mkdir()
     (tmp_path / "group_data" / "all.py").write_text(
@@ -554,7 +554,7 @@ def test_three_doors_through_pyinfras_command_line(tmp_path: Path) -> None:
         '--data: api_port = "web": must be a whole number, 1 to 65535, not text',
         '--data: preset = "long-document": must be one of default, responsive-chat, more-context, long-documents, '
         "many-agents, unquantized-kv, mtp-fallback",
-        "inventory: @fake/spark-a: weights: no such knob (did you mean weights_path? docs/knobs.md)",
+        "inventory: @fake/spark-a: wieghts: no such knob (did you mean weights? docs/knobs.md)",
         "inventory: @fake/spark-a: weigths_path: no such knob (did you mean weights_path? docs/knobs.md)",
         "inventory: @fake/spark-a: cache_path = 7: must be an absolute path on the node, or one that starts with ~/, not a "
         "whole number; in --data quote it as JSON: 'name=\"...\"'",
@@ -570,7 +570,12 @@ def test_three_doors_through_pyinfras_command_line(tmp_path: Path) -> None:
     [
         ("MAX_LEN", "did you mean max_model_len? docs/knobs.md"),
         ("WORKER_LAN_IP", "the worker's address in inventory.py; docs/migration.md"),
-        ("nfs_port", "weights are not exported from one node to the other; docs/migration.md"),
+        (
+            "nfs_port",
+            "with weights = nfs the node's own kernel exports them, at the port that NFS always has; docs/migration.md",
+        ),
+        ("WEIGHTS_MODE", "did you mean weights? docs/knobs.md"),
+        ("HF_ENDPOINT", "did you mean hub_endpoint? docs/knobs.md"),
         ("KIT_VERSION", "did you mean image_release? docs/knobs.md"),
     ],
 )

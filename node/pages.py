@@ -29,7 +29,7 @@ def sha256(path: str, progress: Callable[[int], None] = lambda count: None, size
 def digest(path: str, progress: Callable[[int], None] = lambda count: None, size: int | None = None) -> hashlib._Hash:
     """As sha256, still open for the bytes that follow. A file that ends before `size` counts as far as it goes."""
     found = hashlib.sha256()
-    descriptor, is_direct = _open(path, os.O_RDONLY)
+    descriptor, is_direct = opened(path, os.O_RDONLY)
     try:
         left = os.fstat(descriptor).st_size if size is None else size
         if left <= BUFFER_BYTES:
@@ -82,7 +82,7 @@ class Sink:
 
     def __init__(self, path: str, offset: int = 0) -> None:
         self._path = path
-        self._descriptor, self._is_direct = _open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+        self._descriptor, self._is_direct = opened(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         self._buffer = memoryview(mmap.mmap(-1, BUFFER_BYTES))
         self._failed = True
         try:
@@ -178,8 +178,8 @@ class Sink:
             os.posix_fadvise(self._descriptor, begin, count, os.POSIX_FADV_DONTNEED)
 
 
-def _open(path: str, flags: int) -> tuple[int, bool]:
-    """The file past the page cache, or through it where its file system knows no other way; and which it was."""
+def opened(path: str, flags: int) -> tuple[int, bool]:
+    """A descriptor past the page cache, or through it where the file system knows no other way; and whether past."""
     flags |= os.O_CLOEXEC
     try:
         return os.open(path, flags | os.O_DIRECT, 0o644), True

@@ -24,23 +24,40 @@ class Verified:
     def __init__(self, directory: str, state: Path = paths.WEIGHTS) -> None:
         self.directory = directory
         self._path = state / content.verified_name(directory)
-        self._manifest = state / content.manifest_name(directory)
+        self._damaged_path = state / content.damaged_name(directory)
         self._lock = threading.Lock()
-        self._rows = {**_of_manifest(self._manifest, directory), **_read(self._path, directory)}
+        self._manifest = _of_manifest(state / content.manifest_name(directory), directory)
+        self._rows = content.read_verified(str(self._path), directory)
+        self._damaged = set(content.read_damaged(str(self._damaged_path)))
 
     def sha256(self, path: str) -> str | None:
-        """The sha256 of a file as it stands there now; None for one that is not there or was not hashed as it is."""
-        row = self._rows.get(path)
-        if row is None:
+        """The sha256 of a file as it stands there now; None for one that is not there, was not hashed as it is, or was
+        found damaged since."""
+        rows = [known[path] for known in (self._rows, self._manifest) if path in known]
+        if not rows or path in self._damaged:
             return None
         try:
-            return row[3] if _stamp(os.path.join(self.directory, path)) == row[:3] else None
+            stamp = _stamp(os.path.join(self.directory, path))
         except OSError:
             return None
+        return next((row[3] for row in rows if row[:3] == stamp), None)
 
     def good(self, rows: Iterable[tuple[str, int, str]]) -> set[str]:
         """Which of these files are here with the bytes that the rows state."""
         return {path for path, _, sha256 in rows if self.sha256(path) == sha256}
+
+    def held(self) -> list[tuple[str, int, str]]:
+        """Every file that is here as it was hashed: path, size, sha256."""
+        found = []
+        for path in sorted({*self._rows, *self._manifest}):
+            sha256 = self.sha256(path)
+            if sha256 is not None:
+                found.append((path, os.stat(os.path.join(self.directory, path)).st_size, sha256))
+        return found
+
+    def is_damaged(self, path: str) -> bool:
+        """Whether a deep check found other bytes in the file, and nobody has brought it again since."""
+        return path in self._damaged
 
     def record(self, path: str, sha256: str) -> None:
         """The file was just hashed, or written with these bytes and brought to the disk. Raises OSError."""
@@ -48,32 +65,26 @@ class Verified:
         with self._lock:
             self._rows[path] = row
             self._write()
-
-    def drop(self, path: str) -> None:
-        """The file is not what the row says."""
-        with self._lock:
-            if self._rows.pop(path, None) is not None:
-                self._write()
+            if path in self._damaged:
+                self._damaged.discard(path)
+                self._write_damaged()
 
     def _write(self) -> None:
         rows = {path: list(row) for path, row in sorted(self._rows.items())}
         wire.write_atomic(self._path, json.dumps({"directory": self.directory, "files": rows}), 0o644)
 
+    def _write_damaged(self) -> None:
+        """The files that are still damaged; no file when none is."""
+        if not self._damaged:
+            self._damaged_path.unlink(missing_ok=True)
+            return
+        kept = wire.read_json(self._damaged_path) or {}
+        wire.write_atomic(self._damaged_path, json.dumps({**kept, "files": sorted(self._damaged)}), 0o644)
+
 
 def _stamp(path: str) -> tuple[int, int, int]:
     status = os.stat(path)
     return (status.st_size, status.st_mtime_ns, status.st_ino)
-
-
-def _read(path: Path, directory: str) -> dict[str, Stamp]:
-    """The rows of the record; a damaged one counts as none, since all that it saves is reading."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data["directory"] != directory:
-            return {}
-        return {str(name): (int(a), int(b), int(c), str(d)) for name, (a, b, c, d) in data["files"].items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return {}
 
 
 def _of_manifest(path: Path, directory: str) -> dict[str, Stamp]:

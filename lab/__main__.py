@@ -53,6 +53,8 @@ def parser() -> argparse.ArgumentParser:
         "reboot": "reboot a host in order and wait for it",
         "off": "cut a host's power",
         "on": "switch a host on and wait for it",
+        "offline": "keep a host from the registry and the hub, as without internet",
+        "online": "let it reach them again",
     }.items():
         host_argument(verb(name, text))
     for name, text in {"cut": "pull the cable of a rail", "join": "put it back", "loss": "lose packets"}.items():
@@ -155,6 +157,10 @@ def dispatch(arguments: argparse.Namespace) -> int:
     elif verb == "on":
         hosts.start(host_of(arguments))
         hosts.wait_ready(host_of(arguments))
+    elif verb == "offline":
+        network.offline(host_of(arguments))
+    elif verb == "online":
+        network.online(host_of(arguments))
     elif verb == "cut":
         network.cut(arguments.rail)
     elif verb == "join":

@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from lab import base, disks, hosts, image, model, network, registry, settings
+from lab import base, disks, hosts, hub_service, image, model, network, registry, settings
 from lab.settings import HOSTS
 from lab.shell import LabError, recorded, replace, run, say, stage
 
@@ -77,6 +77,8 @@ def up(hosts_only: bool = False) -> None:
     if is_up():
         if not hosts_only:
             build()
+        if not hub_service.is_running():
+            hub_service.start()
         off = [host.name for host in HOSTS.values() if not hosts.is_on(host)]
         hint = f"; off: {', '.join(off)} (`python3 -m lab on {off[0]}`)" if off else ""
         if json.loads(settings.STATE.read_text())["layers"] != [str(layer) for layer in base.host_layers()]:
@@ -95,6 +97,7 @@ def up(hosts_only: bool = False) -> None:
     with stage("up"):
         network.create_control()
         registry.start()
+        hub_service.start()
         for host in HOSTS.values():
             network.create_host(host)
             host.directory.mkdir(parents=True, exist_ok=True)
@@ -125,6 +128,7 @@ def clear(keep_disks: bool = False) -> None:
     for host in HOSTS.values():
         hosts.kill(host)
     registry.stop()
+    hub_service.stop()
     for host in HOSTS.values():
         disks.remove(host, keep_disks)
         hosts.remove_control_groups(host)
@@ -169,8 +173,10 @@ def status(as_json: bool) -> int:
         "checkout": str(settings.CHECKOUT),
         "namespaces": [settings.CONTROL_NAMESPACE, *(host.namespace for host in HOSTS.values())],
         "registry": {"address": settings.REGISTRY, "pid": recorded(registry.RECORD)},
+        "hub": {"endpoint": settings.HUB, "pid": recorded(hub_service.RECORD)},
         "images": hosts.read_images(),
         "rails_cut": [rail for rail in settings.RAIL_NUMBERS if stands and network.is_cut(rail)],
+        "offline": [host.name for host in HOSTS.values() if stands and network.is_offline(host)],
         "hosts": {name: hosts.summary(host) for name, host in HOSTS.items()},
         "disk_free_gib": round(disks.free_gib(settings.CHECKOUT), 1),
     }
@@ -184,6 +190,8 @@ def status(as_json: bool) -> int:
                   f" {host['user']}@{host['address']}")  # fmt: skip
         for name, reference in hosts.read_images().items():
             print(f"  image {name}: {reference}")
+        if facts["offline"]:
+            print(f"  kept from the far side: {', '.join(facts['offline'])}")  # type: ignore[arg-type]
         if facts["rails_cut"]:
             print(f"  rails cut: {facts['rails_cut']}")
     return 0 if stands and all(hosts.is_on(host) for host in HOSTS.values()) else 1

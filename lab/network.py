@@ -13,6 +13,7 @@ from pathlib import Path
 from lab.settings import (
     CONTROL_ADDRESS,
     CONTROL_NAMESPACE,
+    FAR_PORTS,
     HOSTS,
     MANAGEMENT_NETDEV,
     MANAGEMENT_PREFIX,
@@ -185,6 +186,35 @@ def loss(rail: int, permille: int) -> None:
             )
         rules.append("}")
     run(*inside(CONTROL_NAMESPACE, "nft", "-f", "-"), input="\n".join(rules) + "\n")
+
+
+def far_side_table(host: Host) -> str:
+    """The nftables table that keeps a host from the far side."""
+    return f"offline_{host.name}"
+
+
+def offline(host: Host) -> None:
+    """Keep a host from what stands for the internet, as a firewall does that drops; everything else it reaches.
+
+    The rule lies at the switch, outside the host, so that it survives the host's reboot and nothing there shows it.
+    """
+    table, ports = far_side_table(host), ", ".join(map(str, FAR_PORTS))
+    rules = (
+        f"table netdev {table} {{}}\ndelete table netdev {table}\ntable netdev {table} {{ chain out {{"
+        f' type filter hook ingress device "m-{HOST_LETTER[host.name]}" priority 0;'
+        f" tcp dport {{ {ports} }} counter drop; }}; }}\n"
+    )
+    run(*inside(CONTROL_NAMESPACE, "nft", "-f", "-"), input=rules)
+
+
+def online(host: Host) -> None:
+    """Let a host reach the far side again."""
+    quiet(*inside(CONTROL_NAMESPACE, "nft", "delete", "table", "netdev", far_side_table(host)))
+
+
+def is_offline(host: Host) -> bool:
+    """Whether `offline` holds for a host."""
+    return quiet(*inside(CONTROL_NAMESPACE, "nft", "list", "table", "netdev", far_side_table(host)))
 
 
 def delete_all() -> None:

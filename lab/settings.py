@@ -19,6 +19,13 @@ MANAGEMENT_PREFIX = 24
 CONTROL_ADDRESS = "192.168.77.1"
 REGISTRY_PORT = 5000
 REGISTRY = f"{CONTROL_ADDRESS}:{REGISTRY_PORT}"
+HUB_PORT = 8900
+HUB = f"http://{CONTROL_ADDRESS}:{HUB_PORT}"
+"""What HF_ENDPOINT is set to."""
+CDN_ADDRESS = "192.168.77.2"
+"""The hub's CDN and the store of xet, at the two ports after the hub's: by the host name a client tells them apart."""
+FAR_PORTS = (REGISTRY_PORT, HUB_PORT, HUB_PORT + 1, HUB_PORT + 2)
+"""What stands for the internet."""
 
 DISK_GIB = int(os.environ.get("LAB_DISK_GIB", "16"))
 """Size of each host's own disk. Sparse: it takes from the machine only what the host wrote."""

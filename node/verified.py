@@ -33,6 +33,10 @@ class Verified:
     def sha256(self, path: str) -> str | None:
         """The sha256 of a file as it stands there now; None for one that is not there, was not hashed as it is, or was
         found damaged since."""
+        row = self._row(path)
+        return None if row is None else row[3]
+
+    def _row(self, path: str) -> Stamp | None:
         rows = [known[path] for known in (self._rows, self._manifest) if path in known]
         if not rows or path in self._damaged:
             return None
@@ -40,7 +44,7 @@ class Verified:
             stamp = _stamp(os.path.join(self.directory, path))
         except OSError:
             return None
-        return next((row[3] for row in rows if row[:3] == stamp), None)
+        return next((row for row in rows if row[:3] == stamp), None)
 
     def good(self, rows: Iterable[tuple[str, int, str]]) -> set[str]:
         """Which of these files are here with the bytes that the rows state."""
@@ -48,12 +52,8 @@ class Verified:
 
     def held(self) -> list[tuple[str, int, str]]:
         """Every file that is here as it was hashed: path, size, sha256."""
-        found = []
-        for path in sorted({*self._rows, *self._manifest}):
-            sha256 = self.sha256(path)
-            if sha256 is not None:
-                found.append((path, os.stat(os.path.join(self.directory, path)).st_size, sha256))
-        return found
+        rows = [(path, self._row(path)) for path in sorted({*self._rows, *self._manifest})]
+        return [(path, row[0], row[3]) for path, row in rows if row is not None]
 
     def is_damaged(self, path: str) -> bool:
         """Whether a deep check found other bytes in the file, and nobody has brought it again since."""

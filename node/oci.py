@@ -53,6 +53,10 @@ class OciError(Exception):
         self.retry_after = retry_after
 
 
+class WrongBytes(OciError):
+    """All the bytes came, and they are others than their digest says."""
+
+
 class Reference(NamedTuple):
     """The parts of an image reference; `tag` or `digest` may be ""."""
 
@@ -96,6 +100,19 @@ def parse(reference: str) -> Reference:
 def digest_of(data: bytes) -> str:
     """The digest by which a registry knows these bytes."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def checked(body: bytes, reference: str, where: str) -> Manifest:
+    """The manifest that these bytes are, if they are those of the digest, should `reference` be one."""
+    digest = digest_of(body)
+    if DIGEST.fullmatch(reference) and digest != reference:
+        raise WrongBytes(f"{where} answered manifest {reference[:19]} with other bytes ({digest[:19]})")
+    try:
+        data = json.loads(body)
+        kind = data.get("mediaType") or (INDEX if "manifests" in data else MANIFEST)
+    except (ValueError, AttributeError):
+        raise OciError(f"{where}: manifest {reference} is no manifest: {body[:60]!r}") from None
+    return Manifest(body, str(kind), digest)
 
 
 def insecure_registries(settings: Path = DAEMON_SETTINGS) -> tuple[str, ...]:
@@ -142,11 +159,7 @@ class Client:
         accept = ", ".join((*INDEXES, *MANIFESTS))
         with self._open(f"manifests/{reference}", f"manifest {reference}", {"Accept": accept}) as answer:
             body = _whole(answer, f"{self.name}: manifest {reference}", MANIFEST_LIMIT)
-            kind = (answer.headers.get("Content-Type") or "").partition(";")[0].strip()
-        digest = digest_of(body)
-        if DIGEST.fullmatch(reference) and digest != reference:
-            raise OciError(f"{self.name} answered manifest {reference[:19]} with other bytes ({digest[:19]})")
-        return Manifest(body, kind or _stated_type(body), digest)
+        return checked(body, reference, self.name)
 
     def blob(self, digest: str, offset: int = 0) -> tuple[Iterator[bytes], int]:
         """The bytes of a blob from `offset` on, and the size of the whole. Whoever reads it from its start to its end
@@ -331,13 +344,6 @@ def _whole(answer: Any, where: str, limit: int) -> bytes:
     return body
 
 
-def _stated_type(body: bytes) -> str:
-    try:
-        return str(json.loads(body)["mediaType"])
-    except (ValueError, KeyError, TypeError):
-        return MANIFEST
-
-
 def _extent(answer: Any, offset: int, where: str) -> tuple[int, int]:
     """Where the answer begins, and the size of the whole blob."""
     if answer.status == 206:
@@ -367,9 +373,9 @@ def _parts(answer: Any, digest: str, begin: int, offset: int, size: int, where: 
                 total.update(part)
             at += len(part)
             if begin == 0 and at == size and f"sha256:{total.hexdigest()}" != digest:
-                raise OciError(f"{where} has other bytes than its digest says")
+                raise WrongBytes(f"{where} has other bytes than its digest says")
             skip = max(0, offset - (at - len(part)))
             if skip < len(part):
                 yield part[skip:] if skip else part
     if size == 0 and digest != digest_of(b""):
-        raise OciError(f"{where} has other bytes than its digest says")
+        raise WrongBytes(f"{where} has other bytes than its digest says")

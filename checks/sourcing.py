@@ -85,7 +85,8 @@ def shares(
         mine = split.get(name, ())
         rest = len(lacks[name]) > len(mine) and len(seen) > 1
         if name in bundles and any(row in lacks[name] for row in nowhere):
-            found[name] = Share(Way.BUNDLE, lacks[name], (), hub, rest, bundles[name])
+            others = any(row[0] not in published for row in lacks[name])
+            found[name] = Share(Way.BUNDLE, lacks[name], (), hub, others, bundles[name])
         elif mine:
             way = Way.EXCHANGE if rest else Way.FETCH
             found[name] = Share(way, lacks[name], mine, hub, rest)

@@ -330,8 +330,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
             self._silence()
         elif fault.kind == "reset":
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self.wfile.close()
-            self.connection.close()
+            raise ConnectionResetError("as the fault says")
 
     def _stream(self, content: Content, start: int, end: int, spoilt: int | None, slow: Fault | None) -> None:
         """Send the bytes from `start` to `end`, byte `spoilt` as another one, no faster than the fault has it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -41,11 +42,12 @@ def place(directory: str, path: str, sha256: str, owner: tuple[int, int]) -> Non
 
 
 def clear(directory: str) -> None:
-    """Remove the place of the parts when none is left in it."""
+    """Remove the place of the parts when none is left in it. Raises OSError."""
     try:
         os.rmdir(os.path.join(directory, DIRECTORY))
-    except OSError:
-        return
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+            raise
 
 
 def make(directory: str, owner: tuple[int, int]) -> None:

@@ -343,9 +343,9 @@ class Answer(http.server.BaseHTTPRequestHandler):
                     changed = bytearray(piece)
                     changed[spoilt - at] ^= 0xFF
                     piece = bytes(changed)
-                self.wfile.write(piece)
                 at += len(piece)
-                self.seen.sent += len(piece)
+                self.seen.sent += len(piece)  # before: whoever has a byte finds it in the log
+                self.wfile.write(piece)
                 if slow is not None:
                     ahead = (at - start) / slow.rate - (time.monotonic() - begun)
                     if ahead > 0 and self.double.closing.wait(ahead):

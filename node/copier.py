@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
-from node import pages, parts, paths, peer
+from node import pages, paths, peer
+from node.board import Board, Job
 from node.connection import Connection, WayError
-from node.errand import FileRow, Peer, Way
+from node.errand import FileRow, Peer, Set, Way
 
 CONNECTIONS_PER_WAY = 2
 INDEX_SECONDS = 2.0
@@ -26,46 +26,10 @@ LONGEST_BACK_OFF_SECONDS = 5.0
 PIECE_BYTES = 1024 * 1024
 """Received at once: few system calls, and still in the processor's cache when it is hashed."""
 MOST_INDEX_BYTES = 16 * 1024 * 1024
-TRIES = 2
-"""Wrong bytes that a peer sent whole are asked for once more."""
-
-
-class CopyError(Exception):
-    """A peer brings other bytes than it should; the message says which and what to do."""
 
 
 class _Over(Exception):
-    """The job is over while a file is under way: it was stopped, or another thread cannot go on."""
-
-
-class Desk(Protocol):
-    """What the caller keeps of a set: which files lack and who brings them. Several threads call it."""
-
-    def claim(self, offered: Sequence[FileRow]) -> FileRow | None:
-        """One of these that lacks and that nobody brings; now the Copier does. Of two files with one sha256, which
-        share a part, only one may be under way."""
-
-    def release(self, row: FileRow) -> None:
-        """It was not brought after all; its part stays."""
-
-    def reached(self, row: FileRow, count: int) -> None:
-        """So many bytes of it are here, unproven; less than before when a part was thrown away."""
-
-    def brought(self, row: FileRow) -> None:
-        """It is in its place, proven and on the disk."""
-
-    def is_complete(self) -> bool:
-        """Whether no file lacks any more, whoever brought them."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """One set to bring: its name at the peers, its directory and the owner (uid, gid) here, and its desk."""
-
-    name: str
-    directory: str
-    owner: tuple[int, int]
-    desk: Desk
+    """There is no use in going on with the file that is under way."""
 
 
 @dataclass
@@ -80,13 +44,17 @@ class _Lane:
 
 @dataclass
 class _Source:
-    """A peer during one job: its lanes, and what it offered when it was last asked."""
+    """A peer: its lanes, and what it had of each set when it was last asked."""
 
     peer: Peer
     lanes: list[_Lane]
-    offered: tuple[FileRow, ...] = ()
+    offered: dict[str, set[str]] = field(default_factory=dict)
     asked_at: float = float("-inf")
     asking: threading.Lock = field(default_factory=threading.Lock)
+
+    def offers(self, wanted: Set, path: str) -> bool:
+        """Whether it has a file of a set, as it is wanted."""
+        return path in self.offered.get(wanted.name, ())
 
 
 class Copier:
@@ -96,39 +64,28 @@ class Copier:
         self, peers: Sequence[Peer], rate: pages.Rate, stall_seconds: float, say: Callable[[str], None],
         net: Path = Path("/sys/class/net"), port: int = paths.WEIGHTS_PORT,
     ) -> None:  # fmt: skip
-        self._peers = peers
+        self._sources = [_Source(each, [_Lane(way) for way in each.ways]) for each in peers]
         self._rate = rate
         self._stall_seconds = stall_seconds
         self._say = say
         self._net = net
         self._port = port
-        self._arrived_at = time.monotonic()
-        self._lanes: list[_Lane] = []
-
-    @property
-    def silent_seconds(self) -> float:
-        """How long no byte of a file has come from any peer: since `bring` began, or the last one."""
-        return time.monotonic() - self._arrived_at
 
     @property
     def trouble(self) -> str:
         """What keeps each way from bringing anything, for a message; empty when nothing does."""
-        seen = dict.fromkeys(self._trouble(lane) for lane in self._lanes)
+        seen = dict.fromkeys(self._trouble(lane) for source in self._sources for lane in source.lanes)
         return "; ".join(text for text in seen if text)
 
-    def bring(self, job: Job, stop: threading.Event) -> None:
-        """Bring what the desk lets it claim, until the set is complete or `stop` is set.
+    def bring(self, board: Board) -> None:
+        """Bring what lacks on the board and a peer has, under the peer's name as source, until the board is over.
 
-        Raises CopyError, and OSError of this node's own disk as it is (ENOSPC); files brought until then stay.
+        Raises OSError of this node's own disk as it is (ENOSPC); files brought until then stay.
         """
-        parts.prepare(job.directory, job.owner)
-        self._arrived_at = time.monotonic()
-        sources = [_Source(each, [_Lane(way) for way in each.ways]) for each in self._peers]
-        self._lanes = [lane for source in sources for lane in source.lanes]
-        crew = _Crew(self, job, stop)
+        crew = _Crew(self, board)
         threads = [
             threading.Thread(target=crew.work, args=(source, lane), daemon=True)
-            for source in sources
+            for source in self._sources
             for lane in source.lanes
             for _ in range(CONNECTIONS_PER_WAY)
         ]
@@ -139,10 +96,9 @@ class Copier:
         if crew.failure is not None:
             raise crew.failure
 
-    def arrived(self, count: int, stop: threading.Event) -> None:
-        """So many bytes came; returns when more may."""
-        self._arrived_at = time.monotonic()
-        self._rate.take(count, stop)
+    def take(self, count: int, over: threading.Event) -> None:
+        """Returns when so many more bytes may come, or when it is over."""
+        self._rate.take(count, over)
 
     def connect(self, way: Way, check: Callable[[], None]) -> Connection:
         """A new connection over this way. Raises WayError."""
@@ -170,6 +126,13 @@ class Copier:
         lane.failures += 1
         lane.retry_at = time.monotonic() + min(0.25 * 2**lane.failures, LONGEST_BACK_OFF_SECONDS)
 
+    def say_wrong(self, source: _Source, job: Job, digest: str) -> None:
+        """The bytes of a file are not those of the lock; the board lets it be tried again."""
+        self._say(
+            f"{os.path.join(job.directory, job.path)}: {source.peer.name} brought sha256 {digest[:12]}, "
+            f"wanted {job.sha256[:12]}; thrown away"
+        )
+
     def _trouble(self, lane: _Lane) -> str:
         if not self.has_carrier(lane.way):
             return f"{lane.way.netdev} has no carrier"
@@ -177,14 +140,12 @@ class Copier:
 
 
 class _Crew:
-    """The threads of one job."""
+    """The threads of one call."""
 
-    def __init__(self, copier: Copier, job: Job, stop: threading.Event) -> None:
+    def __init__(self, copier: Copier, board: Board) -> None:
         self._copier = copier
-        self._job = job
-        self._stop = stop
+        self._board = board
         self._changed = threading.Condition()
-        self._wrong: dict[tuple[str, str], int] = {}
         self.failure: Exception | None = None
 
     def work(self, source: _Source, lane: _Lane) -> None:
@@ -218,82 +179,58 @@ class _Crew:
             self._tell()
 
     def _fetch_one(self, source: _Source, connection: Connection) -> bool:
-        """Bring one file; False when the peer offers none that lacks."""
-        row = self._job.desk.claim(source.offered)
-        if row is None:
+        """Bring one file; False when the peer has none that lacks. Raises WayError, OSError."""
+        job = self._take(source)
+        if job is None:
             self._ask(source, connection)
-            row = self._job.desk.claim(source.offered)
-        if row is None:
+            job = self._take(source)
+        if job is None:
             return False
         try:
-            is_here = self._fetch(source, row, connection)
+            digest = self._receive(job, connection)
         except BaseException:
-            self._job.desk.release(row)
-            self._tell()
+            self._board.give_back(job)
             raise
-        if is_here:
-            self._job.desk.brought(row)
-        else:
-            source.offered = tuple(other for other in source.offered if other != row)
-            self._job.desk.release(row)
+        if digest is None:
+            source.offered[job.set].discard(job.path)
+            self._board.give_back(job)
+        elif not self._board.done(job, digest):
+            self._copier.say_wrong(source, job, digest)
         self._tell()
         return True
+
+    def _take(self, source: _Source) -> Job | None:
+        return self._board.take(source.peer.name, source.offers)
 
     def _ask(self, source: _Source, connection: Connection) -> None:
         """Learn what the peer has by now, unless it was asked just before."""
         with source.asking:
             if time.monotonic() - source.asked_at < INDEX_SECONDS:
                 return
-            body = connection.get(peer.index_target(self._job.name))
-            text = body.read(MOST_INDEX_BYTES)
-            source.offered = _offered(text, connection) if body.code == 200 else ()
+            for wanted in self._board.errand.sets:
+                body = connection.get(peer.index_target(wanted.name))
+                text = body.read(MOST_INDEX_BYTES)
+                rows = _rows(text, connection) if body.code == 200 else set()
+                source.offered[wanted.name] = {row[0] for row in rows.intersection(wanted.files)}
             source.asked_at = time.monotonic()
 
-    def _fetch(self, source: _Source, row: FileRow, connection: Connection) -> bool:
-        """Bring one file into its place; False when the peer has it no more. Raises CopyError, WayError, OSError."""
-        path, size, sha256 = row
-        while True:
-            offset = parts.held(self._job.directory, sha256, size)
-            digest = self._receive(row, offset, connection)
-            if digest is None:
-                return False
-            if digest == sha256:
-                parts.place(self._job.directory, path, sha256, self._job.owner)
-                return True
-            os.unlink(parts.part_path(self._job.directory, sha256))
-            if offset:
-                # Whoever began it may have left what is wrong.
-                continue
-            key = (source.peer.name, path)
-            self._wrong[key] = self._wrong.get(key, 0) + 1
-            if self._wrong[key] >= TRIES:
-                raise CopyError(
-                    f"{os.path.join(self._job.directory, path)} came from {source.peer.name} with other bytes, "
-                    f"{TRIES} times: sha256 {digest[:12]}, wanted {sha256[:12]}. Is a disk or a rail failing there?"
-                )
-
-    def _receive(self, row: FileRow, offset: int, connection: Connection) -> str | None:
+    def _receive(self, job: Job, connection: Connection) -> str | None:
         """Take the rest of a file into its part, and return the sha256 of the whole; None: the peer has it no more."""
-        path, size, sha256 = row
-        part = parts.part_path(self._job.directory, sha256)
-        digest = pages.digest(part, size=offset) if offset else hashlib.sha256()
-        self._job.desk.reached(row, offset)
-        if offset == size and size:
+        digest = pages.digest(job.part, size=job.offset) if job.offset else hashlib.sha256()
+        if job.offset == job.size and job.size:
             return digest.hexdigest()
-        body = connection.get(peer.file_target(self._job.name, path), offset)
-        if body.code == 404 or body.headers.get(peer.DIGEST_HEADER.lower(), sha256) != sha256:
+        body = connection.get(peer.file_target(job.set, job.path), job.offset)
+        if body.code == 404 or body.headers.get(peer.DIGEST_HEADER.lower()) not in (job.sha256, None):
             return None
-        body.expect(206 if offset else 200, size - offset)
-        with pages.Sink(part, offset) as sink:
-            # Another source, which runs as the owner, may go on with it.
-            os.chown(part, *self._job.owner)
-            while sink.offset < size:
-                space = sink.space()[: min(PIECE_BYTES, size - sink.offset)]
+        body.expect(206 if job.offset else 200, job.size - job.offset)
+        with pages.Sink(job.part, job.offset) as sink:
+            while sink.offset < job.size:
+                space = sink.space()[: min(PIECE_BYTES, job.size - sink.offset)]
                 count = body.read_into(space)
                 digest.update(space[:count])
                 sink.filled(count)
-                self._job.desk.reached(row, sink.offset)
-                self._copier.arrived(count, self._stop)
+                self._board.progress(job, sink.offset)
+                self._copier.take(count, self._board.over)
                 self._check_over()
         return digest.hexdigest()
 
@@ -308,7 +245,7 @@ class _Crew:
             raise _Over
 
     def _is_over(self) -> bool:
-        return self._stop.is_set() or self.failure is not None or self._job.desk.is_complete()
+        return self._board.over.is_set() or self.failure is not None
 
     def _pause(self) -> None:
         """Until another thread got on, or it is time to look again."""
@@ -321,10 +258,10 @@ class _Crew:
             self._changed.notify_all()
 
 
-def _offered(text: bytes, connection: Connection) -> tuple[FileRow, ...]:
-    """The rows of a peer's index. Raises WayError."""
+def _rows(text: bytes, connection: Connection) -> set[FileRow]:
+    """What a peer's index states. Raises WayError."""
     try:
-        return tuple((str(path), int(size), str(sha256)) for path, size, sha256 in json.loads(text)["files"])
+        return {(str(path), int(size), str(sha256)) for path, size, sha256 in json.loads(text)["files"]}
     except (ValueError, TypeError, KeyError):
         raise WayError(f"{connection.place} does not answer as a server of ours: {text[:80]!r}") from None
 

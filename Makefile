@@ -125,8 +125,13 @@ docs: venv ## Write the generated pages of docs/ again
 # Neither the machine's pip settings nor its own index may leave a trace: hashes are those of the published files.
 LOCK = env -u PIP_FIND_LINKS -u PIP_EXTRA_INDEX_URL -u UV_INDEX -u UV_FIND_LINKS $(VENV)/lock/bin/uv --no-config pip compile \
   --no-cache --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url
+# What a node that downloads gets: one list for every Python from 3.10 on, without conditions, since pip would judge
+# those by the Python of the control machine and not by the node's.
+HUB_LOCK = $(subst --universal --python-version 3.11,--python-version 3.10 --python-platform aarch64-manylinux_2_28,$(LOCK))
 lock-deps: venv ## Resolve the dependencies again (UPGRADE=--upgrade takes newer releases)
 	$(PYTHON) -m venv $(VENV)/lock
 	$(VENV)/lock/bin/python -m pip install -q uv
 	$(LOCK) $(UPGRADE) pyproject.toml --extra build -o requirements.lock
 	$(LOCK) $(UPGRADE) pyproject.toml --extra build --extra dev -c requirements.lock -o requirements-dev.lock
+	grep -oE '^(huggingface-hub|hf-xet|httpx)==[^ ]+' requirements.lock >$(VENV)/lock/hub.txt
+	$(HUB_LOCK) $(UPGRADE) $(VENV)/lock/hub.txt -o requirements-hub.lock

@@ -32,9 +32,18 @@ HISTORY = STATE / "history.jsonl"
 LOGS = STATE / "logs"
 ADMITTED = STATE / "admitted"
 WEIGHTS = STATE / "weights"
+DEEP_RESULT = WEIGHTS / "deep.json"
+STAGING_LOCK = Path("/run/lock/sparkpair-staging.lock")
+
+HUB_CLIENT = Path("/usr/local/lib/sparkpair-hub")
+"""huggingface_hub and what it needs, for the download alone."""
+HUB_TOKEN = RUN / "hub-token"
 
 WEIGHTS_PORT = 8730
 """Where a node serves its weights to its peers, on the rails, while a copy runs."""
+REGISTRY_PORT = 8731
+"""Where a node serves an image to its own Docker, and on the rails to its peers', while it is pulled."""
+REGISTRY_STORE = STATE / "registry"
 
 PEER_USER = "sparkpair"
 ENGINE_SLICE = "sparkpair-engine.slice"

@@ -16,6 +16,9 @@ LIB_NEW = f"{LIB}.sparkpair-new"
 
 RANK_FILE = f"{ETC}/wanted/rank.json"
 SERVICE_FILE = f"{ETC}/wanted/service.json"
+HUB_CLIENT = str(paths.HUB_CLIENT)
+HUB_COMPLETE = f"{HUB_CLIENT}/complete"
+HUB_TOKEN = str(paths.HUB_TOKEN)
 NETPLAN_FILE = "/etc/netplan/60-sparkpair.yaml"
 NETPLAN_STAGED = f"{ETC}/fabric/60-sparkpair.yaml"
 MAIN = paths.PROGRAM[-1]
@@ -23,6 +26,9 @@ PROGRAM = " ".join(paths.PROGRAM)
 CLI = "/usr/local/bin/sparkpair"
 AGENT_UNIT = "sparkpair-agent.service"
 KEEPER_UNIT = "sparkpair-keeper.service"
+DEEP_UNIT = "sparkpair-weights-deep.service"
+DEEP_TIMER = "sparkpair-weights-deep.timer"
+DEEP_RESULT = str(paths.DEEP_RESULT)
 UNIT_DIRECTORY = "/etc/systemd/system"
 CGROUP_PARENT = "sparkpair-engine.slice"
 USER = "sparkpair"
@@ -118,6 +124,19 @@ OBJECTS: tuple[Object, ...] = (
         CLI, Sort.FILE, Where.EVERY, "root:root", "0755", "roles/node_os", Life.DEPLOY,
         "The command of the operator on the head: `sparkpair status`, `stop`, `start`, `restart`, `follow`, `logs`.",
     ),
+    Object(
+        HUB_CLIENT, Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "operations/hub", Life.WORK,
+        "huggingface_hub and what it needs, unpacked from wheels whose hashes requirements-hub.lock states; only on a "
+        "node that downloads. Nothing but the download reads it.",
+    ),
+    Object(
+        f"{HUB_CLIENT}.sparkpair-new", Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "operations/hub", Life.WORK,
+        "The next client while it is unpacked.",
+    ),
+    Object(
+        HUB_COMPLETE, Sort.FILE, Where.EVERY, "root:root", "0644", "operations/hub", Life.DEPLOY,
+        "Which lock, Python and machine the client is for; written last.",
+    ),
     # What is wanted
     _directory(ETC, "0755", "roles/node_os", "What is wanted, and the keys; nothing here changes by itself."),
     _directory(f"{ETC}/wanted", "0755", "roles/node_os", "What the last deploy asked for; a plan compares it."),
@@ -166,6 +185,22 @@ OBJECTS: tuple[Object, ...] = (
         "systemd", Life.DEPLOY, "What enabling the units writes.",
     ),
     Object(
+        f"{UNIT_DIRECTORY}/{DEEP_UNIT}", Sort.UNIT, Where.EVERY, "root:root", "0644", "roles/upkeep", Life.DEPLOY,
+        "The deep check: reads every byte of weights and drafter again; memory-limited.", DEEP_TIMER,
+    ),
+    Object(
+        f"{UNIT_DIRECTORY}/{DEEP_TIMER}", Sort.UNIT, Where.EVERY, "root:root", "0644", "roles/upkeep", Life.DEPLOY,
+        "Starts the deep check once a month, on another day on each node.", "roles/upkeep (timers.target)",
+    ),
+    Object(
+        f"{UNIT_DIRECTORY}/timers.target.wants/{DEEP_TIMER}", Sort.LINK, Where.EVERY, "root:root", "",
+        "systemd", Life.DEPLOY, "What enabling the timer writes.",
+    ),
+    Object(
+        f"/var/lib/systemd/timers/stamp-{DEEP_TIMER}", Sort.FILE, Where.EVERY, "root:root", "0644",
+        "systemd", Life.PROGRAM, "When the timer was last due, so that a month in which the node was off is made up for.",
+    ),
+    Object(
         "sparkpair-weights-hash.service", Sort.TRANSIENT, Where.EVERY, "root", "", "roles/weights", Life.WORK,
         "Makes the manifest of a directory once, where the files are; memory-limited.", "systemd-run",
     ),
@@ -178,6 +213,12 @@ OBJECTS: tuple[Object, ...] = (
     Object(
         "sparkpair-weights-copy.service", Sort.TRANSIENT, Where.EVERY, "root", "", "roles/weights", Life.WORK,
         "Copies what this node lacks over the rails; goes on where it stopped; memory-limited.", "systemd-run",
+    ),
+    Object(
+        "sparkpair-stage.service", Sort.TRANSIENT, Where.EVERY, "root", "", "roles/weights", Life.WORK,
+        "Brings the files of a locked directory here, from hub, peers or bundle, and proves them; the download is a "
+        "child of it that runs as the login user. Memory-limited; goes on where it stopped.",
+        "systemd-run",
     ),
     Object(
         "sparkpair-image-pull.service", Sort.TRANSIENT, Where.EVERY, "root", "", "roles/image", Life.WORK,
@@ -244,6 +285,15 @@ OBJECTS: tuple[Object, ...] = (
         "Held while the engine reads a changed launch there, so that several plans need memory for one container.",
     ),
     Object(
+        str(paths.STAGING_LOCK), Sort.FILE, Where.EVERY, "root:root", "0644", "sparkpair-weights-deep", Life.BOOT,
+        "Held while files are staged, so that the deep check waits meanwhile.",
+    ),
+    Object(
+        HUB_TOKEN, Sort.FILE, Where.EVERY, "root:root", "0600", "operations/hub", Life.WORK,
+        "The operator's token for the hub, if there is one, between the deploy and the start of the staging unit, "
+        "which removes it.",
+    ),
+    Object(
         CGROUP_PARENT, Sort.CGROUP, Where.EVERY, "root", "", "Docker", Life.BOOT,
         "Parent of the engine's container: killing it ends every process of the rank.",
     ),
@@ -272,6 +322,14 @@ OBJECTS: tuple[Object, ...] = (
     Object(
         f"{VAR}/weights", Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "sparkpair-weights-*", Life.PROGRAM,
         "Manifests (size and sha256 of each file that the engine reads), and marks of unfinished copies.",
+    ),
+    Object(
+        f"{VAR}/weights/*.verified", Sort.FILE, Where.EVERY, "root:root", "0644", "sparkpair-stage", Life.PROGRAM,
+        "sha256 of single files, with the size, time and inode by which they are known again without being read.",
+    ),
+    Object(
+        DEEP_RESULT, Sort.FILE, Where.EVERY, "root:root", "0644", "sparkpair-weights-deep", Life.PROGRAM,
+        "When the last deep check was, and what it found.",
     ),
     Object(
         f"{VAR}/keeper", Sort.DIRECTORY, Where.HEAD, "root:root", "0755", "keeper", Life.PROGRAM,
@@ -313,6 +371,11 @@ OBJECTS: tuple[Object, ...] = (
     Object(
         "<weights_path>, <drafter_path>", Sort.DIRECTORY, Where.EVERY, "login user", "0755", "roles/weights",
         Life.OPERATOR, "The checkpoint and its drafter; written only on a node that lacks them, as in the manifest.",
+    ),
+    Object(
+        "<weights_path>/.sparkpair, <drafter_path>/.sparkpair", Sort.DIRECTORY, Where.EVERY, "login user", "0755",
+        "sparkpair-stage", Life.WORK,
+        "Parts of files that are being brought; gone when all are there.",
     ),
     Object(
         "<cache_path>", Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "rank agent", Life.OPERATOR,

@@ -31,7 +31,7 @@ class Room:
 
 _VERB = Room(("spec.load", "spec.resolve", "operations", "roles", "facts", "checks", "benchmarks"), ("pyinfra",))
 # Whoever may use the cluster may name the types that its fields have.
-_CLUSTER = ("spec.cluster", "spec.capacity", "spec.stacks", "spec.knobs", "spec.presets")
+_CLUSTER = ("spec.cluster", "spec.capacity", "spec.stacks", "spec.knobs", "spec.presets", "spec.lock")
 
 # The longest prefix that fits a module holds. What stands here is docs/decisions/0001 and the table of rooms in
 # docs/index.md; the standard library is open to all.
@@ -50,12 +50,19 @@ ROOMS: dict[str, Room] = {
     "spec.transport": Room((), ("paramiko", "pyinfra")),
     "spec.presets": Room(("spec.knobs",), ("pydantic",)),
     "spec.stacks": Room(("spec.knobs", "spec.stacks"), ("pydantic",)),
-    "spec.cluster": Room(("spec.knobs", "spec.presets", "spec.stacks"), ("pydantic",)),
+    # The identity of files is defined once, where the nodes compute it: node.wire.
+    "spec.lock": Room(("spec.kinds", "node.wire")),
+    "spec.licences": Room(("spec.lock",)),
+    "spec.lock_changes": Room(("spec.lock", "spec.licences")),
+    # Which repositories and which image the settings name, for whoever resolves a lock or judges one.
+    "spec.sources": Room(("spec.cluster", "spec.kit_keys")),
+    "spec.cluster": Room(("spec.knobs", "spec.lock", "spec.presets", "spec.stacks"), ("pydantic",)),
     "spec.capacity": Room(("spec.cluster", "spec.knobs")),
     # Its page of the documentation, which shows what it computes.
     "spec.capacity_page": Room(("spec.capacity",)),
     # The port of the copies is said where it is opened; what a pool holds is judged as every other rule is.
-    "spec.rules": Room((*_CLUSTER, "spec.presets", "spec.objects", "spec.rules")),
+    # And a lock is judged by what the settings name.
+    "spec.rules": Room((*_CLUSTER, "spec.presets", "spec.objects", "spec.rules", "spec.sources")),
     "spec.resolve": Room(_CLUSTER),
     # The engine hash is defined once, where the keeper computes it: node.wire.
     "spec.render": Room((*_CLUSTER, "spec.objects", "node.wire"), ("jinja2",)),
@@ -75,7 +82,7 @@ ROOMS: dict[str, Room] = {
     "facts.api": Room(("facts",), ("openai", "httpx")),
     # Sent to the node and run there, before anything of ours is installed.
     "facts.probe": Room(("node",)),
-    "checks": Room(("checks", *_CLUSTER, "spec.changes", "spec.objects", "facts")),
+    "checks": Room(("checks", *_CLUSTER, "spec.changes", "spec.licences", "spec.objects", "facts")),
     # What several roles need of pyinfra, and the run that they belong to; it knows no role.
     "operations": Room(
         ("operations", *_CLUSTER, "spec.changes", "spec.render", "spec.objects", "facts", "checks", "node"),
@@ -87,6 +94,11 @@ ROOMS: dict[str, Room] = {
         ("operations", *_CLUSTER, "spec.changes", "spec.rules", "spec.render", "checks"), ("pyinfra", "click")
     ),
     "node": Room(("node",)),
+    # The one program on a node that is not of the standard library alone: the real client of the hub, in a process of
+    # its own.
+    "node.fetch": Room(("node",), ("huggingface_hub", "hf_xet", "httpx")),
+    # The token that the operator logged in with on the control machine.
+    "operations.hub": Room(("operations", *_CLUSTER, "spec.objects", "facts"), ("pyinfra", "huggingface_hub")),
     "benchmarks": Room(("benchmarks", *_CLUSTER), ("requests", "openai")),
     "lab": Room(("lab",), ()),
     "lab.inventory": Room(("lab", "spec.transport")),

@@ -1,4 +1,4 @@
-"""Entry of every program on a node: main.py agent|keeper|bridge|weights|fabric, or a word of the sparkpair command."""
+"""Entry of every program on a node: main.py agent, keeper, bridge and so on, or a word of the sparkpair command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ SERVICES = {
     "keeper": "node.keeper",
     "bridge": "node.bridge",
     "weights": "node.weights",
+    "serve": "node.peer",
+    "deep": "node.deep",
     "fabric": "node.fabric",
+    "registry": "node.registry",
+    "pull": "node.pull",
 }
 
 

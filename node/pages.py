@@ -103,6 +103,11 @@ class Sink:
         """How many bytes the file will have when it is closed now."""
         return self._at + self._held
 
+    @property
+    def written(self) -> int:
+        """How many bytes others can read by now."""
+        return self._at
+
     def space(self) -> memoryview:
         """Where the next bytes go; never empty."""
         return self._buffer[self._held :]

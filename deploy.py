@@ -16,6 +16,7 @@ from roles.image import image
 from roles.keeper import keeper
 from roles.node_os import node_os
 from roles.preflight import preflight
+from roles.upkeep import upkeep
 from roles.weights import weights
 from spec.load import settings_from_pyinfra
 from spec.resolve import resolve
@@ -28,6 +29,7 @@ fabric(run=run, _sudo=True)
 docker(run=run, _sudo=True)
 image(run=run, _sudo=True)
 weights(run=run, _sudo=True)
+upkeep(run=run, _sudo=True)
 engine(run=run, _sudo=True)
 keeper(run=run, _sudo=True)
 outlook(run)

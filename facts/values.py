@@ -230,6 +230,15 @@ class Status:
 
 
 @dataclass(frozen=True)
+class DeepResult:
+    """The last deep check: when, by the node's clock, and for each directory how many files and bytes it read and how
+    many files it found damaged. Which of them are so still stands with the content."""
+
+    at: str
+    directories: Mapping[str, tuple[int, int, int]]
+
+
+@dataclass(frozen=True)
 class NodeFacts:
     """Everything that one probe saw. A part that was not asked for is empty, one that failed is Unknown."""
 
@@ -268,6 +277,8 @@ class NodeFacts:
     """(accepted generation, desired) as the keeper keeps it over reboots; None where it never kept anything."""
     kept_start_seconds: float | None = None
     """How long the last start took, from the same file; None where it does not say."""
+    deep: DeepResult | Unknown | None = None
+    """The last deep check; None where there was none."""
 
     @property
     def memory_available(self) -> int | Unknown:
@@ -360,12 +371,14 @@ def parse(document: object) -> NodeFacts:
         status=_kept(documents, STATUS, _status),
         kept=_kept(documents, KEEPER_STATE, _keeper_state),
         kept_start_seconds=_seconds(_kept(documents, KEEPER_STATE, _mapping)),
+        deep=_kept(documents, DEEP_RESULT, _deep),
     )
 
 
 LEASE = "/run/sparkpair/lease.json"
 STATUS = "/run/sparkpair/status.json"
 KEEPER_STATE = "/var/lib/sparkpair/keeper/state.json"
+DEEP_RESULT = "/var/lib/sparkpair/weights/deep.json"
 
 
 def unreadable(reason: str) -> NodeFacts:
@@ -613,6 +626,16 @@ def _seconds(document: Mapping[str, object] | Unknown | None) -> float | None:
 def _rank_status(value: object) -> RankStatus:
     data = _mapping(value)
     return RankStatus(_maybe(data.get("code"), _string), _or(data, "state", "unknown"))
+
+
+def _deep(value: object) -> DeepResult:
+    data = _mapping(value)
+    rows = [_mapping(row) for row in _list(data["directories"])]
+    found = {
+        _string(row["directory"]): (_whole(row["files"]), _whole(row["bytes"]), len(_list(row["damaged"])))
+        for row in rows
+    }
+    return DeepResult(_string(data["at"]), {path: counts for path, counts in found.items() if counts[0]})
 
 
 def _keeper_state(value: object) -> tuple[str | None, str]:

@@ -36,9 +36,18 @@ class Verified:
         row = self._row(path)
         return None if row is None else row[3]
 
+    def proven(self, path: str) -> str | None:
+        """The sha256 that a file was hashed with, if by its metadata it is that file still: what a deep check has found
+        in it does not count."""
+        row = self._stamped(path)
+        return None if row is None else row[3]
+
     def _row(self, path: str) -> Stamp | None:
+        return None if path in self._damaged else self._stamped(path)
+
+    def _stamped(self, path: str) -> Stamp | None:
         rows = [known[path] for known in (self._rows, self._manifest) if path in known]
-        if not rows or path in self._damaged:
+        if not rows:
             return None
         try:
             stamp = _stamp(os.path.join(self.directory, path))

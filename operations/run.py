@@ -16,7 +16,7 @@ from pyinfra.context import ctx_host, ctx_inventory, ctx_state
 import node as node_package
 from checks import outlook
 from facts.node import Query, node_facts
-from facts.values import KEEPER_STATE, LEASE, STATUS, NodeFacts
+from facts.values import DEEP_RESULT, KEEPER_STATE, LEASE, STATUS, NodeFacts
 from node import wire
 from spec import objects
 from spec.cluster import Cluster, Node, Settings, StatedNode
@@ -95,12 +95,12 @@ def query(settings: Settings, node: StatedNode) -> Query:
         ),
         texts=(f"{objects.KEY_FILE}.pub", *outlook.texts(len(settings.nodes), node.rank == 0)),
         trees=(objects.LIB,),
-        documents=(LEASE, STATUS, KEEPER_STATE),
+        documents=(LEASE, STATUS, KEEPER_STATE, DEEP_RESULT),
         accounts=(objects.USER,),
         tools=TOOLS,
         netdevs=tuple(rail.netdev for rail in node.rails),
         images=(str(knobs.image),),
-        units=(objects.AGENT_UNIT, objects.KEEPER_UNIT, *TRANSIENT_UNITS),
+        units=(objects.AGENT_UNIT, objects.KEEPER_UNIT, objects.DEEP_UNIT, objects.DEEP_TIMER, *TRANSIENT_UNITS),
         content=content,
         state=f"{objects.VAR}/weights",
         secrets=(objects.API_KEY_FILE,) if node.rank == 0 and knobs.require_api_key else (),

@@ -6,7 +6,7 @@ from checks import pair
 from operations.run import Run, digest
 from spec import objects
 from spec.cluster import Node
-from spec.render import engine_hash, netplan_text, rank_text, service_text, unit_text
+from spec.render import UPKEEP_UNITS, engine_hash, netplan_text, rank_text, service_text, unit_text, upkeep_text
 
 
 def files(run: Run, node: Node) -> dict[str, str]:
@@ -16,6 +16,7 @@ def files(run: Run, node: Node) -> dict[str, str]:
         objects.NETPLAN_FILE: netplan_text(run.cluster, node),
         objects.RANK_FILE: rank_text(run.cluster, node),
         f"{objects.UNIT_DIRECTORY}/{objects.AGENT_UNIT}": unit_text(objects.AGENT_UNIT),
+        **{f"{objects.UNIT_DIRECTORY}/{name}": upkeep_text(name, node) for name in UPKEEP_UNITS},
     }
     if node.is_head:
         texts[objects.SERVICE_FILE] = service_text(run.cluster)

@@ -12,7 +12,17 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from node import wire
 from spec.cluster import Cluster, Node
-from spec.objects import AGENT_UNIT, API_KEY_FILE, CGROUP_PARENT, KEEPER_UNIT, KEY_COMMENT, PROGRAM, secret_file
+from spec.objects import (
+    AGENT_UNIT,
+    API_KEY_FILE,
+    CGROUP_PARENT,
+    DEEP_TIMER,
+    DEEP_UNIT,
+    KEEPER_UNIT,
+    KEY_COMMENT,
+    PROGRAM,
+    secret_file,
+)
 from spec.stacks import GidIndex, Secret
 from spec.stacks.common import api_address
 
@@ -28,6 +38,9 @@ ADDED_LABELS = (wire.LABEL_ENGINE, wire.LABEL_RANK, wire.LABEL_EPOCH)
 """Labels that the rank agent puts on a container: they testify what runs."""
 
 UNITS = (AGENT_UNIT, KEEPER_UNIT)
+UPKEEP_UNITS = (DEEP_UNIT, DEEP_TIMER)
+DAYS_APART = 7
+"""Between the deep checks of two nodes; with four weeks a month of four nodes no two have the same day."""
 
 _environment = Environment(
     loader=FileSystemLoader(TEMPLATES),
@@ -132,6 +145,12 @@ def known_hosts_text(cluster: Cluster, host_keys: Mapping[int, str]) -> str:
 def unit_text(name: str) -> str:
     """A unit file of ours by its name; the same on every node and in every generation."""
     return _environment.get_template(f"keeper/{name}.j2").render(program=PROGRAM)
+
+
+def upkeep_text(name: str, node: Node) -> str:
+    """A unit file of the deep check by its name; the timer's day is the node's own."""
+    day = 1 + DAYS_APART * node.rank % 28
+    return _environment.get_template(f"weights/{name}.j2").render(program=PROGRAM, day=day)
 
 
 def engine_hash(texts: Sequence[str], identities: Sequence[Sequence[str]]) -> str:

@@ -106,12 +106,16 @@ def touched_weights(world: World) -> None:
         weights.update(identity=None, files=[[path, size, None] for path, size, _ in weights["files"]])
 
 
+def timer_off(world: World) -> None:
+    world.worker["units"][objects.DEEP_TIMER] = unit("inactive", "disabled")
+
+
 def keeper_died(world: World) -> None:
     world.head["units"][objects.KEEPER_UNIT] = unit("failed")
 
 
-def unit(active: str) -> dict[str, Any]:
-    return world.unit(active)
+def unit(active: str, enabled: str = "enabled") -> dict[str, Any]:
+    return world.unit(active, enabled)
 
 
 def other_image_asked(world: World) -> None:
@@ -198,6 +202,7 @@ CASES = (
     Case("a smoke prompt", more={"smoke_prompt": "Hello?"}),
     Case("the rails' MTU", more={"rail_mtu": 4000}),
     Case("an image", change=other_image_asked, more={"image": OTHER_IMAGE}),
+    Case("the timer was switched off", change=timer_off),
     Case("older programs run", change=both(status(code="0" * 64), old_agent)),
     Case("the keeper loaded other settings", change=status(service="0" * 64)),
     Case("the keeper died", change=keeper_died),

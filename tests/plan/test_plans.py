@@ -28,6 +28,9 @@ FRESH = {
     "Weights | Start serving the weights on the rails": HEAD,
     "Weights | Copy the weights over the rail": WORKER,
     "Weights | Stop serving the weights": HEAD,
+    "Upkeep | Install sparkpair-weights-deep.service": BOTH,
+    "Upkeep | Install sparkpair-weights-deep.timer": BOTH,
+    "Upkeep | Start sparkpair-weights-deep.timer": BOTH,
     "Engine | Install the wanted launch": BOTH,
     "Keeper | Install the keeper's settings": HEAD,
     "Keeper | Install the keeper's key": HEAD,
@@ -57,6 +60,7 @@ PLANS: dict[str, dict[str, list[str]]] = {
     "a smoke prompt": {},
     "the rails' MTU": {"Fabric | Install 60-sparkpair.yaml": BOTH, "Fabric | Set the rails up": BOTH},
     "an image": {"Image | Pull the engine image": BOTH} | LAUNCH | RESTART,
+    "the timer was switched off": {"Upkeep | Start sparkpair-weights-deep.timer": WORKER},
     "older programs run": {"Keeper | Start the new agent": WORKER, "Keeper | Start the new keeper": HEAD},
     "the keeper loaded other settings": {"Keeper | Start the new keeper": HEAD},
     "the keeper died": {"Keeper | Start the new keeper": HEAD},
@@ -169,7 +173,7 @@ def test_the_order_is_that_of_the_roles(outcome: Find) -> None:
     """The same operations in the same order on every state: each is called on both nodes, and so is a barrier."""
     assert outcome("fresh").order == outcome("converged").order
     roles = list(dict.fromkeys(name.split(" | ")[0] for name in outcome("fresh").order))
-    assert roles == ["Node OS", "Fabric", "Docker", "Image", "Weights", "Engine", "Keeper"]
+    assert roles == ["Node OS", "Fabric", "Docker", "Image", "Weights", "Upkeep", "Engine", "Keeper"]
 
 
 def test_a_knob_shows_its_one_line(outcome: Find) -> None:

@@ -26,6 +26,7 @@ from spec.render import (
     rank_text,
     service_text,
     unit_text,
+    upkeep_text,
 )
 
 KEY = "ssh-ed25519 " + "AAAAC3NzaC1lZDI1NTE5AAAAI" + "K" * 43
@@ -216,8 +217,12 @@ def _converge(cluster: Cluster, node: Node, document: Document, engine: str) -> 
         objects.RANK_FILE: (rank_text(cluster, node), "600"),
         f"{objects.UNIT_DIRECTORY}/{objects.AGENT_UNIT}": (unit_text(objects.AGENT_UNIT), "644"),
     }
+    for name in (objects.DEEP_UNIT, objects.DEEP_TIMER):
+        texts[f"{objects.UNIT_DIRECTORY}/{name}"] = (upkeep_text(name, node), "644")
     document["texts"][objects.NETPLAN_FILE] = netplan
     document["units"][objects.AGENT_UNIT] = unit()
+    document["units"][objects.DEEP_UNIT] = unit("inactive", "static")
+    document["units"][objects.DEEP_TIMER] = unit()
     document["documents"][LEASE] = {"json": {"epoch": 2, "code": wire.programs_hash(code)}}
     if node.is_head:
         keys = {peer.rank: HOST_KEY for peer in cluster.workers}

@@ -115,14 +115,25 @@ def test_unit(name: str) -> None:
     snapshot.check(name, render.unit_text(name))
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("name", render.UPKEEP_UNITS)
+def test_upkeep_unit(name: str, rank: int) -> None:
+    """The unit files of the deep check; only the timer's day is the node's own."""
+    stem, _, kind = name.rpartition(".")
+    snapshot.check(f"{stem}.rank{rank}.{kind}", render.upkeep_text(name, CLUSTERS["vllm-exl3"].nodes[rank]))
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
-    """systemd reads both units without a complaint about them."""
-    for name in render.UNITS:
+    """systemd reads the units without a complaint about them."""
+    head = CLUSTERS["vllm-exl3"].head
+    texts = {name: render.unit_text(name) for name in render.UNITS}
+    texts |= {name: render.upkeep_text(name, head) for name in render.UPKEEP_UNITS}
+    for name, text in texts.items():
         # Only ExecStart's program must be there; it is the same on a node.
-        (tmp_path / name).write_text(render.unit_text(name).replace("/usr/bin/python3", "/bin/sh"), encoding="utf-8")
+        (tmp_path / name).write_text(text.replace("/usr/bin/python3", "/bin/sh"), encoding="utf-8")
     run = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / name) for name in render.UNITS)],
+        ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / name) for name in texts)],
         capture_output=True,
         text=True,
         check=False,

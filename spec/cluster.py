@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from spec.knobs import Knobs
+from spec.lock import Lock
 from spec.presets import values_of
 from spec.stacks import STACKS, Launch, Seat, Stack
 
@@ -56,10 +57,12 @@ class StatedNode(Frozen):
 
 
 class Settings(Frozen):
-    """All that the operator stated, validated: the knobs as stated, and the nodes in rank order."""
+    """All that the operator stated, validated: the knobs as stated, the nodes in rank order, and what is locked."""
 
     knobs: Knobs
     nodes: tuple[StatedNode, ...]
+    lock: Lock | None = None
+    """None: there is no lock file, so nothing is downloaded."""
 
     @property
     def stack(self) -> Stack:

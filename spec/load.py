@@ -7,10 +7,12 @@ inventory. A refusal names the door, because that is where the operator must go.
 from __future__ import annotations
 
 import difflib
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv4Interface, NetmaskValueError
+from pathlib import Path
 from typing import Protocol, cast
 
 from pyinfra.api.arguments import all_argument_meta
@@ -23,6 +25,8 @@ from pyinfra.connectors.base import BaseConnector
 from spec.cluster import Position, Rail, Settings, StatedNode
 from spec.kit_keys import ADDRESSES, ELSEWHERE, RETIRED
 from spec.knobs import KNOBS, Knobs, Refused, Scope, shown
+from spec.lock import Lock, LockError
+from spec.lock import parse as parse_lock
 from spec.rules import refusals as broken_rules
 
 POSITIONS: tuple[Position, ...] = ("head", "worker")
@@ -71,7 +75,19 @@ class _Inventory(Protocol):
 
 def settings_from_pyinfra(inventory: Inventory) -> Settings:
     """The settings of this run. Raises DeployError: "Settings refused; no node was changed." and a line per refusal."""
-    return load(hosts_from_pyinfra(cast(_Inventory, inventory)), connection_keys())
+    return load(hosts_from_pyinfra(cast(_Inventory, inventory)), connection_keys(), read_file)
+
+
+ReadFile = Callable[[str], str | None]
+"""The text of the file of that path; None where there is none. Raises OSError, and UnicodeDecodeError."""
+
+
+def read_file(path: str) -> str | None:
+    """The lock file, from the directory in which pyinfra was started."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def hosts_from_pyinfra(inventory: _Inventory) -> list[StatedHost]:
@@ -103,8 +119,9 @@ def connection_keys() -> frozenset[str]:
     return frozenset(of_connectors | {key for key in all_argument_meta if key.startswith("_")})
 
 
-def load(hosts: Sequence[StatedHost], connection: frozenset[str]) -> Settings:
-    """Settings from what the doors say, all refusals collected. `connection` are keys that are not ours to judge."""
+def load(hosts: Sequence[StatedHost], connection: frozenset[str], read: ReadFile | None = None) -> Settings:
+    """Settings from what the doors say, all refusals collected. `connection` are keys that are not ours to judge;
+    `read` reads the lock file, and without it none is looked for."""
     refusals: dict[str, None] = {}  # a set that keeps its order: what holds for every host is said once
 
     def refuse(lines: Iterator[str]) -> None:
@@ -119,7 +136,8 @@ def load(hosts: Sequence[StatedHost], connection: frozenset[str]) -> Settings:
         node = _node(host, rank, refusals, refused)
         if node is not None:
             nodes.append(node)
-    settings = Settings(knobs=Knobs.model_validate(stated), nodes=tuple(nodes))
+    lock = _lock(stated, read, refusals) if read is not None and "lock_file" not in refused else None
+    settings = Settings(knobs=Knobs.model_validate(stated), nodes=tuple(nodes), lock=lock)
     refuse(iter(broken_rules(settings, refused)))
     if refusals:
         raise DeployError("\n".join(["Settings refused; no node was changed.", *(f"  {line}" for line in refusals)]))
@@ -174,6 +192,27 @@ def _knobs(hosts: Sequence[StatedHost], refusals: dict[str, None]) -> tuple[dict
                 refusals[_refusal(source, name, reason)] = None
                 refused.add(name)
     return {name: value for name, value in stated.items() if name not in refused}, refused
+
+
+def _lock(stated: Mapping[str, object], read: ReadFile, refusals: dict[str, None]) -> Lock | None:
+    """What is locked; None where there is no lock file, or among the refusals why it cannot be used."""
+    name = str(stated.get("lock_file", KNOBS["lock_file"].default))
+    try:
+        text = read(name)
+        if text is not None:
+            return parse_lock(text, name)
+        if "lock_file" in stated:
+            refusals[
+                f"lock_file = {shown(name)}: there is no {os.path.abspath(name)}; make lock writes it, or leave "
+                f"lock_file out"
+            ] = None
+    except OSError as error:
+        refusals[f"lock_file = {shown(name)}: cannot be read ({error.strerror}); it must be a file of yours"] = None
+    except UnicodeDecodeError:
+        refusals[f"{name}: is no text; run make lock, which writes it anew"] = None
+    except LockError as error:
+        refusals.update(dict.fromkeys(error.lines))
+    return None
 
 
 def _apart(name: str, hosts: Sequence[StatedHost], found: Mapping[str, Source]) -> str | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from spec.cluster import Settings
-from spec.rules import exl3, general, nodes, pool
+from spec.rules import exl3, general, nodes, pool, staging
 from spec.rules.frame import RULES, Rule, Severity, broken
 
-__all__ = ["RULES", "Rule", "Severity", "exl3", "general", "nodes", "pool", "refusals", "warnings"]
+__all__ = ["RULES", "Rule", "Severity", "exl3", "general", "nodes", "pool", "refusals", "staging", "warnings"]
 
 
 def refusals(settings: Settings, refused: Collection[str] = ()) -> list[str]:

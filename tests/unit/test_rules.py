@@ -45,6 +45,14 @@ CASES: list[tuple[str, dict[str, object], str, list[str]]] = [
         ],
     ),
     (
+        "hub-in-the-clear",
+        {"hub_endpoint": "http://hub.example"},
+        "told",
+        [
+            'hub_endpoint = "http://hub.example": a token for it travels readable; set hub_endpoint = "https://hub.example", if it speaks that'
+        ],
+    ),
+    (
         "gpu-share",
         {"gpu_memory_utilization": 0.9, "kv_cache_memory_bytes": "auto"},
         "refused",
@@ -372,6 +380,8 @@ ELSEWHERE = {
     "R12-devices-once", "lease-covers-looks", "backoff-order", "canary-within-start", "one-rank-per-node",
     "image-stated", "weights-stated", "drafter-stated", "speculation-tokens", "knob-of-stack", "directories-apart",
     "variable-once",
+    # On the lock file, whose messages tests/unit/test_lock.py holds.
+    "lock-of-settings",
     # And on the pool, whose messages tests/unit/test_capacity.py holds.
     "pool-holds-one", "memory-floor",
 }  # fmt: skip

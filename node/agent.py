@@ -269,10 +269,12 @@ class Agent:
                 for _, value in spec.env
                 if isinstance(value, wire.GidIndex)
             }
-            await in_thread(self._docker.image, spec.image)  # `docker run` would pull it, unasked
+            # By id: it may be here under another name, and what is not here `docker run` would pull, unasked.
+            image = await in_thread(self._docker.image, spec.image)
             self._refuse_foreign(spec.name)
             values = {name: self._secret(path) for name, path in spec.secrets}
-            code, output = await _run(wire.docker_run(spec, engine, epoch, index), RUN_TIMEOUT_SECONDS, values)
+            local = dataclasses.replace(spec, image=str(image["id"]))
+            code, output = await _run(wire.docker_run(local, engine, epoch, index), RUN_TIMEOUT_SECONDS, values)
             if code != 0:
                 raise Refused(f"docker run exited {code}: {output.strip()[-600:]}")
             log(f"rank {spec.rank} of {engine[:12]} started")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -36,7 +37,7 @@ class Container:
 
 
 class _Connection(http.client.HTTPConnection):
-    def __init__(self, path: str, timeout: float) -> None:
+    def __init__(self, path: str, timeout: float | None) -> None:
         super().__init__("docker", timeout=timeout)
         self._path = path
 
@@ -82,9 +83,50 @@ class Docker:
         )
 
     def image(self, reference: str) -> dict[str, Any]:
-        """Id and layers of an image; status 404 if it is not here."""
-        data = self._call("GET", f"/images/{quote(reference, safe='')}/json")
+        """Id and layers of an image; status 404 if it is not here. One that is named by its digest is the one of that
+        digest, under whatever name it was pulled: from a peer it has the peer's."""
+        _, _, digest = reference.partition("@")
+        try:
+            return self._image(reference)
+        except DockerError as error:
+            if error.status != 404 or not digest:
+                raise
+            missing = error
+        for item in self.images():
+            if any(name.endswith(f"@{digest}") for name in item.get("RepoDigests") or []):
+                return self._image(item["Id"])
+        raise missing
+
+    def _image(self, name: str) -> dict[str, Any]:
+        data = self._call("GET", f"/images/{quote(name, safe='')}/json")
         return {"id": data["Id"], "layers": list(data["RootFS"].get("Layers") or [])}
+
+    def images(self) -> list[dict[str, Any]]:
+        """Every image as Docker lists it."""
+        found: list[dict[str, Any]] = self._call("GET", "/images/json")
+        return found
+
+    def tag(self, image: str, repository: str, tag: str) -> None:
+        """Give an image one more name."""
+        self._call("POST", f"/images/{quote(image, safe='')}/tag?{urlencode({'repo': repository, 'tag': tag})}")
+
+    def pull(self, name: str, digest: str, login: str = "") -> Iterator[dict[str, Any]]:
+        """Pull by digest; what Docker tells on the way. `login` is an X-Registry-Auth. No deadline: Docker itself
+        finds out that nothing comes. Whoever closes the iterator ends the pull."""
+        path = f"/images/create?{urlencode({'fromImage': name, 'tag': digest})}"
+        connection = _Connection(self._path, None)
+        try:
+            connection.request("POST", path, headers={"X-Registry-Auth": login} if login else {})
+            response = connection.getresponse()
+            if response.status >= 400:
+                _read(response.status, response.read(), f"POST {path}")
+            for line in response:
+                if line.strip():
+                    yield json.loads(line)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise DockerError(f"Docker broke off: {str(error) or type(error).__name__}") from None
+        finally:
+            connection.close()
 
     def signal(self, container: str, name: str) -> None:
         """Send a signal to PID 1 of a container; one that has ended already is fine."""
@@ -120,11 +162,15 @@ class Docker:
             raise DockerError(f"Docker does not answer on {self._path}: {error}") from None
         finally:
             connection.close()
-        try:
-            data = json.loads(body) if body else None
-        except ValueError:
-            raise DockerError(f"Docker answered {method} {path} with {body[:80]!r}", response.status) from None
-        if response.status >= 400:
-            message = data.get("message", "") if isinstance(data, dict) else repr(body[:200])
-            raise DockerError(f"Docker refused {method} {path}: {message}", response.status)
-        return data
+        return _read(response.status, body, f"{method} {path}")
+
+
+def _read(status: int, body: bytes, asked: str) -> Any:
+    try:
+        data = json.loads(body) if body else None
+    except ValueError:
+        raise DockerError(f"Docker answered {asked} with {body[:80]!r}", status) from None
+    if status >= 400:
+        message = data.get("message", "") if isinstance(data, dict) else repr(body[:200])
+        raise DockerError(f"Docker refused {asked}: {message}", status)
+    return data

@@ -35,6 +35,14 @@ class Login:
         user, password = self._credentials()
         return base64.b64encode(f"{user}:{password}".encode()).decode() if user and user != "<token>" else ""
 
+    def for_docker(self) -> str:
+        """As Docker's socket takes it with an order to pull (X-Registry-Auth); "" if there is no login."""
+        user, password = self._credentials()
+        if not user:
+            return ""
+        known = {"identitytoken": password} if user == "<token>" else {"username": user, "password": password}
+        return base64.urlsafe_b64encode(json.dumps({**known, "serveraddress": self._key}).encode()).decode()
+
     def identity_token(self) -> str:
         """The token that stands in the place of a password, if that is how one logs in there."""
         user, password = self._credentials()

@@ -17,7 +17,7 @@ import threading
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,6 +97,11 @@ def parse(reference: str) -> Reference:
     return Reference(registry, path, tag, digest)
 
 
+def login_key(registry: str) -> str:
+    """Under which name `docker login` keeps what it was told for a registry."""
+    return HUB_LOGIN if registry == DOCKER_HUB else registry
+
+
 def digest_of(data: bytes) -> str:
     """The digest by which a registry knows these bytes."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
@@ -161,7 +166,7 @@ class Client:
             body = _whole(answer, f"{self.name}: manifest {reference}", MANIFEST_LIMIT)
         return checked(body, reference, self.name)
 
-    def blob(self, digest: str, offset: int = 0) -> tuple[Iterator[bytes], int]:
+    def blob(self, digest: str, offset: int = 0) -> tuple[Generator[bytes, None, None], int]:
         """The bytes of a blob from `offset` on, and the size of the whole. Whoever reads it from its start to its end
         gets OciError in place of the end if they are other bytes; an iterator that is not read to its end is closed."""
         headers = {"Range": f"bytes={offset}-"} if offset else {}
@@ -172,7 +177,9 @@ class Client:
         except OciError:
             answer.close()
             raise
-        return _parts(answer, digest, begin, offset, size, where), size
+        parts = _parts(answer, digest, begin, offset, size, where)
+        next(parts)  # from here on whoever drops it closes the connection
+        return parts, size
 
     def _open(self, path: str, what: str, headers: dict[str, str]) -> Any:
         """The answer to a GET, with a login if the registry asks for one."""
@@ -270,8 +277,7 @@ class Client:
 
 def _login(registry: str, docker_config: str | Path | None) -> Login | None:
     try:
-        key = HUB_LOGIN if registry == DOCKER_HUB else registry
-        return Login(key, Path(docker_config)) if docker_config is not None else None
+        return Login(login_key(registry), Path(docker_config)) if docker_config is not None else None
     except LoginError as error:
         raise OciError(str(error)) from None
 
@@ -357,11 +363,13 @@ def _extent(answer: Any, offset: int, where: str) -> tuple[int, int]:
     return 0, int(length)
 
 
-def _parts(answer: Any, digest: str, begin: int, offset: int, size: int, where: str) -> Iterator[bytes]:
-    """The bytes from `offset` on of an answer that begins at `begin`: a registry need not heed a range."""
+def _parts(answer: Any, digest: str, begin: int, offset: int, size: int, where: str) -> Generator[bytes, None, None]:
+    """Nothing, and then the bytes from `offset` on of an answer that begins at `begin`: a registry need not heed a
+    range."""
     total = hashlib.sha256()
     at = begin
     with answer:
+        yield b""
         while at < size:
             try:
                 part = answer.read(min(CHUNK, size - at))

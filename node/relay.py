@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,7 +28,7 @@ class Client(Protocol):
     def manifest(self, reference: str) -> oci.Manifest:
         """The manifest of that digest."""
 
-    def blob(self, digest: str, offset: int = 0) -> tuple[Iterator[bytes], int]:
+    def blob(self, digest: str, offset: int = 0) -> tuple[Generator[bytes, None, None], int]:
         """Its bytes from the offset on, and its size."""
 
 
@@ -89,12 +90,13 @@ class Relay:
             way = self._begin(attempts.failed)
             try:
                 parts, found = way.client.blob(digest, at)
-                if found != size:
-                    raise oci.WrongBytes(f"{way.name}: blob {digest[:19]} has {found} bytes, wanted {size}")
-                for part in parts:
-                    at += len(part)
-                    attempts.progress()
-                    yield part
+                with closing(parts):
+                    if found != size:
+                        raise oci.WrongBytes(f"{way.name}: blob {digest[:19]} has {found} bytes, wanted {size}")
+                    for part in parts:
+                        at += len(part)
+                        attempts.progress()
+                        yield part
             except oci.WrongBytes:
                 raise
             except oci.OciError as error:

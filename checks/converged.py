@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from checks import content, pair, rails, staging
+from checks.sourcing import Way
 from checks.verdict import Verdict, broken, holds, unknown
 from facts.pings import HEADERS
 from facts.values import NodeFacts, Unknown
@@ -56,9 +57,9 @@ def weights_agree(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Iterator[
         yield from plan.refusals
         if plan.refusals:
             continue
-        lacking = [name for name, step in plan.steps.items() if step is not content.Step.NOTHING]
+        lacking = [name for name, share in plan.shares.items() if share.way is not Way.NOTHING]
         for name in lacking:
-            yield broken(name, f"{plan.name} in {plan.paths[name]}: needs {plan.steps[name].value}", DEPLOY)
+            yield broken(name, f"{plan.name} in {plan.paths[name]}: needs {plan.way(name).value}", DEPLOY)
         if not lacking:
             yield holds("", f"{plan.name}: every node holds {str(plan.identity)[:12]}, unchanged since it was hashed")
 

@@ -126,7 +126,9 @@ def space(cluster: Cluster, node: Node, seen: NodeFacts, plans: list[content.Pla
         if name.startswith("/var/lib/sparkpair"):
             want("Sparkpair's state", STATE_BYTES, disk)
     for plan in plans:
-        lacking = plan.bytes_missing.get(node.name, 0)
+        share, here = plan.shares.get(node.name), content.find(seen, plan.paths[node.name])
+        arrived = 0 if isinstance(here, Unknown) else here.parts
+        lacking = max(share.size - arrived, 0) if share else 0
         place = seen.disks.get(plan.paths[node.name])
         if lacking and place is not None:
             want(plan.name, lacking, place)
@@ -175,22 +177,14 @@ def no_other_keeper(node: Node, seen: NodeFacts) -> Iterator[Verdict]:
         )
 
 
-def copying_tools(cluster: Cluster, facts: Mapping[str, NodeFacts], plans: list[content.Plan]) -> Iterator[Verdict]:
-    """rsync on both ends of a copy; ssh on the head."""
-    needed: dict[str, list[str]] = {cluster.head.name: ["ssh", "ssh-keygen"]}
-    for plan in plans:
-        if plan.source is None or content.Step.COPY not in plan.steps.values():
-            continue
-        for name in {plan.source, *(name for name, step in plan.steps.items() if step is content.Step.COPY)}:
-            needed.setdefault(name, []).append("rsync")
-    packages = {"ssh": "openssh-client", "ssh-keygen": "openssh-client", "rsync": "rsync"}
-    for name, tools in needed.items():
-        seen = facts[name].tools
-        if isinstance(seen, Unknown):
-            continue  # said with the rails
-        for tool in sorted(set(tools)):
-            if not seen.get(tool):
-                yield broken(name, f"{tool} is not installed", f"sudo apt-get install {packages[tool]}")
+def tools(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Iterator[Verdict]:
+    """ssh on the head, for the keeper's way to the workers."""
+    seen = facts[cluster.head.name].tools
+    if isinstance(seen, Unknown):
+        return  # said with the rails
+    for tool in ("ssh", "ssh-keygen"):
+        if not seen.get(tool):
+            yield broken(cluster.head.name, f"{tool} is not installed", "sudo apt-get install openssh-client")
 
 
 def host_keys(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Iterator[Verdict]:

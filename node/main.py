@@ -10,8 +10,6 @@ SERVICES = {
     "keeper": "node.keeper",
     "bridge": "node.bridge",
     "weights": "node.weights",
-    "stage": "node.stage",
-    "fetch": "node.fetch",
     "serve": "node.peer",
     "deep": "node.deep",
     "fabric": "node.fabric",

@@ -24,10 +24,10 @@ from spec.cluster import Cluster, Node, Settings, StatedNode
 TRANSIENT_UNITS = (
     "sparkpair-weights-hash.service",
     "sparkpair-weights-serve.service",
-    "sparkpair-weights-copy.service",
+    "sparkpair-stage.service",
     "sparkpair-image-pull.service",
 )
-TOOLS = ("docker", "ip", "netplan", "nvidia-ctk", "rsync", "ssh", "ssh-keygen", "systemd-run", "useradd")
+TOOLS = ("docker", "ip", "netplan", "nvidia-ctk", "ssh", "ssh-keygen", "systemd-run", "useradd")
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from pyinfra.api.exceptions import DeployError
 
-from checks import access
-from checks.preflight import refusals
-from operations import lock, opinion
+from checks import access, content
+from checks import preflight as checked
+from checks.verdict import Verdict
+from facts.values import NodeFacts
+from operations import lock, opinion, staging
 from operations.run import Run
 
 
 def preflight(run: Run) -> None:
-    """Raise DeployError with all that forbids this run."""
+    """Raise DeployError with all that forbids a deploy."""
+    _refuse(run, lambda facts: [*checked.refusals(run.cluster, facts, _reached(run, facts)), *opinion.refusals(run)])
+
+
+def preflight_staging(run: Run) -> None:
+    """Raise DeployError with all that forbids to bring files and image here; what runs meanwhile is none of that."""
+    _refuse(run, lambda facts: checked.staging_refusals(run.cluster, facts, _reached(run, facts)))
+
+
+def _refuse(run: Run, judge: Callable[[Mapping[str, NodeFacts]], list[Verdict]]) -> None:
     facts = run.all_seen()
     if lock.is_real_run() and access.usable(facts[run.cluster.head.name]):
         other = lock.claim(run.hosts[run.cluster.head.name])
         if other:
             raise DeployError(f"Preflight refused; no node was changed.\n  {other}")
-    found = [*refusals(run.cluster, facts), *opinion.refusals(run)]
+    found = judge(facts)
     if found:
         lines = "\n".join(verdict.text() for verdict in found)
         raise DeployError(f"Preflight refused; no node was changed.\n{lines}")
+
+
+def _reached(run: Run, facts: Mapping[str, NodeFacts]) -> content.Reached | None:
+    """What keeps each node from the hub, asked where it matters."""
+    if not all(access.usable(seen) for seen in facts.values()):
+        return None
+    return staging.reached(run) if content.must_ask(content.plans(run.cluster, facts)) else None

@@ -1,110 +1,171 @@
-"""Weights: the same files on every node, proven by a manifest made once, copied over the rail where they lack."""
+"""Weights: the same files on every node, each proven by its digest, brought from wherever they are nearest."""
 
 from __future__ import annotations
 
+import shlex
+
+from pyinfra import logger
+from pyinfra.api.command import StringCommand
 from pyinfra.api.deploy import deploy
 
-from checks import content
-from checks.content import Plan, Step
+from checks.content import Plan, amount
+from checks.sourcing import Share, Way
 from facts.values import item
-from node.content import manifest_name
+from node import errand
+from node.errand import Errand
 from node.paths import PROGRAM
+from operations import hub, staging
 from operations.core import Commands, fail, is_executing, node_operation, noop
+from operations.files import write
 from operations.run import Run
 from operations.units import carry_out, start, stop
 from spec.cluster import Node
 
 HASH_UNIT = "sparkpair-weights-hash"
 SERVE_UNIT = "sparkpair-weights-serve"
-COPY_UNIT = "sparkpair-weights-copy"
-PROPERTIES = ("MemoryMax=1G", "Nice=10", "IOSchedulingClass=best-effort", "IOSchedulingPriority=7")
-LONGEST_COPY = "RuntimeMaxSec=24h"
+STAGE_UNIT = "sparkpair-stage"
+ERRANDS = "/run/sparkpair"
+LONGEST = "RuntimeMaxSec=7d"
+"""A download of 164 GiB takes four days at 4 Mbit/s; what takes longer is begun again where it stopped."""
 
 
 @deploy("Weights")
 def weights(run: Run) -> None:
-    """Manifests where files are, then copies to where they are not; a row ends on all nodes before the next begins."""
+    """Manifests where files are, then what is lacking where they are not, on all nodes at the same time."""
     record_manifests(name="Record the manifest of the weights", run=run)
+    hub.install_client(name="Install the download client", run=run, downloads=_downloads)
     serve_weights(name="Start serving the weights on the rails", run=run)
-    copy_weights(name="Copy the weights over the rail", run=run)
+    pull_weights(name="Pull the weights", run=run)
     stop_serving(name="Stop serving the weights", run=run)
 
 
 @node_operation
 def record_manifests(run: Run) -> Commands:
-    """Hash what is here and has no manifest that holds."""
-    paths = [plan.paths[run.node.name] for plan in _plans(run) if plan.steps[run.node.name] is Step.HASH]
+    """Hash what is here, has no manifest that holds, and is not locked."""
+    plans = _plans(run)
+    paths = [
+        plan.paths[run.node.name]
+        for plan in plans
+        if plan.way(run.node.name) is Way.HASH and not staging.is_for_unit(plan, run.node)
+    ]
     if not paths:
         noop("the manifests hold")
         return
-    yield from carry_out(
-        HASH_UNIT, "Sparkpair: record the manifest of the weights", [*PROGRAM, "weights", "hash", *paths], PROPERTIES
-    )
+    argv = [*PROGRAM, "weights", "hash", *paths]
+    yield from carry_out(HASH_UNIT, "Sparkpair: record the manifest of the weights", argv, _properties(run))
 
 
 @node_operation
 def serve_weights(run: Run) -> Commands:
-    """Serve what another node lacks, read-only, to that node's rail addresses, until the copy is done."""
-    mine = [plan for plan in _plans(run) if plan.source == run.node.name and Step.COPY in plan.steps.values()]
+    """Serve what peers lack, read-only, to their rail addresses, until all have it."""
+    mine = [plan for plan in _plans(run) if plan.serves(run.node.name)]
     if not mine:
-        noop("every node has the weights")
+        noop("no peer takes weights from here")
         return
-    argv = [*PROGRAM, "weights", "serve"]
+    argv = [*PROGRAM, "serve"]
     for rail in run.node.rails:
         argv += ["--address", str(rail.ip)]
     for peer in run.cluster.peers(run.node):
         for rail in peer.rails:
             argv += ["--peer", str(rail.ip)]
     argv += [f"{plan.name}={plan.paths[run.node.name]}" for plan in mine]
-    yield start(SERVE_UNIT, "Sparkpair: serve the weights to the peer", argv, [*PROPERTIES, LONGEST_COPY])
+    yield start(SERVE_UNIT, "Sparkpair: serve the weights to the peer", argv, [*_properties(run), LONGEST])
 
 
 @node_operation
-def copy_weights(run: Run) -> Commands:
-    """Bring here what is missing; goes on where an earlier copy stopped."""
-    plans = _plans(run)
-    mine = [plan for plan in plans if plan.steps[run.node.name] is Step.COPY]
+def pull_weights(run: Run) -> Commands:
+    """Bring here what is lacking, and prove what was not proven; goes on where an earlier run stopped."""
+    plans, node = _plans(run), run.node
+    mine = [plan for plan in plans if staging.is_for_unit(plan, node)]
     if is_executing():
-        _refuse_differences(plans)
+        _refuse(plans)
     if not mine:
         noop("the weights are here")
         return
-    for name in sorted({str(plan.source) for plan in mine}):
-        argv = copy_argv(run.cluster.node(name), run.node, [plan for plan in mine if plan.source == name])
-        yield from carry_out(COPY_UNIT, "Sparkpair: copy the weights here", argv, [*PROPERTIES, LONGEST_COPY])
+    if not is_executing():
+        for plan in mine:
+            run.host.log_styled(told(plan, node), fg="yellow", log_func=logger.info)
+        if not all(plan.files for plan in mine):
+            yield "true"  # in the plan only: what is to be copied is not known before it is hashed where it is
+            return
+    wanted = staging.errand_for(run, node, plans)
+    if wanted.hub is not None and is_executing():
+        yield from hub.put_token(run)
+    yield write_errand(wanted)
+    argv = [*PROGRAM, "stage", errand_path(wanted)]
+    yield from carry_out(STAGE_UNIT, "Sparkpair: bring the weights here", argv, [*_properties(run), LONGEST])
+
+
+def errand_path(wanted: Errand) -> str:
+    """Where the errand lies for its unit."""
+    return f"{ERRANDS}/errand-{staging.work(wanted)}.json"
+
+
+def write_errand(wanted: Errand) -> StringCommand:
+    """The command that lays the errand down, and takes away those of before."""
+    path = errand_path(wanted)
+    command = write(path, errand.text(wanted), "600")
+    return StringCommand(
+        f"mkdir -p {ERRANDS} && find {ERRANDS} -name 'errand-*.json' ! -path {shlex.quote(path)} -delete &&",
+        *command.bits,
+        **command.connector_arguments,
+    )
 
 
 @node_operation
 def stop_serving(run: Run) -> Commands:
-    """The daemon is there only while somebody copies."""
+    """The server is there only while somebody copies."""
     unit = item(run.seen().units, f"{SERVE_UNIT}.service", "its units")
-    needed = any(plan.source == run.node.name and Step.COPY in plan.steps.values() for plan in _plans(run))
+    needed = any(plan.serves(run.node.name) for plan in _plans(run))
     if not unit.is_active and (is_executing() or not needed):
         noop("the weights are not being served")
         return
     yield stop(SERVE_UNIT)
 
 
-def copy_argv(source: Node, node: Node, plans: list[Plan]) -> list[str]:
-    """The node's own program, told the rails by which it reaches the source, in order, and what to bring."""
-    argv = [*PROGRAM, "weights", "copy", "--owner", node.user]
-    for theirs, ours in zip(source.rails, node.rails, strict=True):
-        argv += ["--source", f"{theirs.ip}@{ours.netdev}"]
-    return argv + [
-        f"{plan.name}={manifest_name(plan.paths[source.name])}={plan.identity}={plan.paths[node.name]}"
-        for plan in plans
-    ]
+def told(plan: Plan, node: Node) -> str:
+    """What this node does for one directory, for a person."""
+    share = plan.shares[node.name]
+    others = " and ".join(name for name in plan.shares if name != node.name)
+    return f"{plan.name} in {plan.paths[node.name]}: {_from_where(share, others)}"
+
+
+def _from_where(share: Share, others: str) -> str:
+    rest = amount(share.size - share.fetch_size)
+    match share.way:
+        case Way.HASH:
+            return "every file is hashed, and brought again only if it differs"
+        case Way.FETCH:
+            return f"{amount(share.size)} from the hub"
+        case Way.EXCHANGE:
+            return f"{amount(share.fetch_size)} from the hub, {rest} from {others} over the rails"
+        case Way.BUNDLE:
+            return f"{amount(share.size)} from the bundle in {share.bundle}"
+        case Way.COPY:
+            return f"{amount(share.size)} from {others} over the rails"
+        case Way.NOTHING:
+            return "nothing"
+
+
+def _downloads(run: Run) -> bool:
+    """Whether this node is to download, or may have to where a peer or a file fails it."""
+    return any(plan.shares[run.node.name].hub for plan in _plans(run) if run.node.name in plan.shares)
+
+
+def _properties(run: Run) -> list[str]:
+    limit = run.cluster.knobs.stage_memory_mib
+    return [f"MemoryMax={limit}M", "Nice=10", "IOSchedulingClass=best-effort", "IOSchedulingPriority=7"]
 
 
 def _plans(run: Run) -> list[Plan]:
-    plans = content.plans(run.cluster, run.all_seen())
+    plans = staging.plans(run)
     for plan in plans:
-        if not plan.steps:
+        if not plan.shares:
             raise fail("\n".join(verdict.text().strip() for verdict in plan.refusals))
     return plans
 
 
-def _refuse_differences(plans: list[Plan]) -> None:
+def _refuse(plans: list[Plan]) -> None:
     """What preflight could not see yet: files of equal names and sizes whose manifests, just made, differ."""
     wrong = [verdict for plan in plans for verdict in plan.refusals]
     if wrong:

@@ -163,6 +163,15 @@ class Cluster:
         """The node's rank as Docker is to start it."""
         return self.stack.launch(self.knobs, self.seat(node))
 
+    def mounts_weights(self, node: Node) -> bool:
+        """Whether a node reads the weights of another one over NFS."""
+        del node
+        return False
+
+    def bundle(self, node: Node, name: str) -> str:
+        """Where a node's bundle holds the weights or the drafter; "" where the node has none."""
+        return f"{node.bundle_path}/{name}" if node.bundle_path else ""
+
     @property
     def start_order(self) -> tuple[int, ...]:
         """Ranks in the order in which the keeper starts them."""

@@ -206,13 +206,8 @@ OBJECTS: tuple[Object, ...] = (
     ),
     Object(
         "sparkpair-weights-serve.service", Sort.TRANSIENT, Where.EVERY, "root", "", "roles/weights", Life.WORK,
-        "Serves the directories read-only to the peers on the rails (rsync daemon, "
-        f"TCP {WEIGHTS_PORT}) while a copy runs.",
+        f"Serves verified files read-only to the peers' rail addresses (HTTP, TCP {WEIGHTS_PORT}) while a peer copies.",
         "systemd-run",
-    ),
-    Object(
-        "sparkpair-weights-copy.service", Sort.TRANSIENT, Where.EVERY, "root", "", "roles/weights", Life.WORK,
-        "Copies what this node lacks over the rails; goes on where it stopped; memory-limited.", "systemd-run",
     ),
     Object(
         "sparkpair-stage.service", Sort.TRANSIENT, Where.EVERY, "root", "", "roles/weights", Life.WORK,
@@ -273,8 +268,8 @@ OBJECTS: tuple[Object, ...] = (
         "What `sparkpair status` shows; no secrets in it.",
     ),
     Object(
-        f"{RUN}/weights", Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "sparkpair-weights-serve", Life.BOOT,
-        "Settings of the rsync daemon while a copy runs.",
+        f"{RUN}/errand-*.json", Sort.FILE, Where.EVERY, "root:root", "0600", "roles/weights", Life.BOOT,
+        "What the staging unit is to bring, and from where.",
     ),
     Object(
         "/run/lock/sparkpair-deploy.lock", Sort.FILE, Where.HEAD, "root:root", "0644", "deploy.py", Life.BOOT,

@@ -38,6 +38,8 @@ _CLUSTER = ("spec.cluster", "spec.capacity", "spec.stacks", "spec.knobs", "spec.
 ROOMS: dict[str, Room] = {
     **dict.fromkeys(VERBS, _VERB),
     "plan": Room(("spec",)),
+    # Run by Python itself it becomes pyinfra, by the command line that plan.py makes.
+    "verify": Room((*_VERB.ours, "plan"), _VERB.others),
     "inventory": Room(("spec.transport",)),
     # The guards read what pyinfra's own command line was given.
     # And they judge the settings before a node is reached.
@@ -82,7 +84,13 @@ ROOMS: dict[str, Room] = {
     "facts.api": Room(("facts",), ("openai", "httpx")),
     # Sent to the node and run there, before anything of ours is installed.
     "facts.probe": Room(("node",)),
-    "checks": Room(("checks", *_CLUSTER, "spec.changes", "spec.licences", "spec.objects", "facts")),
+    # How an identity is made, and which files are small, is said where the nodes say it.
+    "checks": Room(
+        (
+            "checks", *_CLUSTER, "spec.changes", "spec.licences", "spec.lock", "spec.objects", "facts",
+            "node.content", "node.wire",
+        )
+    ),  # fmt: skip
     # What several roles need of pyinfra, and the run that they belong to; it knows no role.
     "operations": Room(
         ("operations", *_CLUSTER, "spec.changes", "spec.render", "spec.objects", "facts", "checks", "node"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from checks import content
-from checks.content import Step
+from checks.sourcing import Way
 from tests.plan.world import FILES, IDENTITY, World, converged, fresh
 from tests.unit import pair
 
@@ -23,6 +23,11 @@ def plan(change: Change, state: Callable[[Any], World] = fresh) -> content.Plan:
     return found
 
 
+def ways(found: content.Plan) -> dict[str, Way]:
+    """What each node does."""
+    return {name: share.way for name, share in found.shares.items()}
+
+
 def listing(*without: str) -> list[list[object]]:
     """The files' names and sizes as they are seen before they have been hashed."""
     return [[path, size, None] for path, size, _ in FILES if path not in without]
@@ -35,32 +40,32 @@ def nothing(_: dict[str, Any]) -> None:
 def test_a_node_that_lacks_them_gets_a_copy() -> None:
     found = plan(nothing)
     assert (found.source, found.identity) == ("spark-a", None)
-    assert found.steps == {"spark-a": Step.HASH, "spark-b": Step.COPY}
-    assert found.bytes_missing == {"spark-b": sum(int(str(size)) for _, size, _ in FILES)}
+    assert ways(found) == {"spark-a": Way.HASH, "spark-b": Way.COPY}
+    assert found.shares["spark-b"].size == sum(int(str(size)) for _, size, _ in FILES)
     assert found.refusals == ()
 
 
 def test_nothing_is_to_be_done_where_manifests_hold() -> None:
     found = plan(nothing, converged)
-    assert found.steps == {"spark-a": Step.NOTHING, "spark-b": Step.NOTHING}
-    assert (found.identity, found.bytes_missing) == (IDENTITY, {"spark-b": 0})
+    assert ways(found) == {"spark-a": Way.NOTHING, "spark-b": Way.NOTHING}
+    assert (found.identity, found.shares["spark-b"].size, found.is_done) == (IDENTITY, 0, True)
 
 
 def test_the_same_files_on_both_are_hashed_on_both() -> None:
     found = plan(lambda here: here.update(present=True, files=listing()))
-    assert found.steps == {"spark-a": Step.HASH, "spark-b": Step.HASH}
+    assert ways(found) == {"spark-a": Way.HASH, "spark-b": Way.HASH}
 
 
 def test_some_of_the_files_are_completed() -> None:
     found = plan(lambda here: here.update(present=True, files=listing("config.json"), missing=["config.json"]))
-    assert found.steps["spark-b"] is Step.COPY
-    assert found.bytes_missing == {"spark-b": 700}
+    assert found.way("spark-b") is Way.COPY
+    assert found.shares["spark-b"].size == 700
 
 
 def test_an_unfinished_copy_goes_on_whatever_it_holds() -> None:
     half = [["model-00001-of-00001.safetensors", 10, None]]
     found = plan(lambda here: here.update(present=True, files=half, copying="x"))
-    assert found.steps["spark-b"] is Step.COPY
+    assert found.way("spark-b") is Way.COPY
     assert found.refusals == ()
 
 
@@ -89,7 +94,7 @@ def test_the_worker_may_be_the_source() -> None:
     world.head["content"]["weights"].update(present=False, files=[], identity=None)
     (found,) = content.plans(world.cluster, world.facts())
     assert found.source == "spark-b"
-    assert found.steps == {"spark-a": Step.COPY, "spark-b": Step.NOTHING}
+    assert ways(found) == {"spark-a": Way.COPY, "spark-b": Way.NOTHING}
 
 
 def test_a_drafter_is_a_directory_of_its_own() -> None:
@@ -97,13 +102,12 @@ def test_a_drafter_is_a_directory_of_its_own() -> None:
     plans = content.plans(world.cluster, world.facts())
     assert [found.name for found in plans] == ["weights", "drafter"]
     assert plans[1].paths == {"spark-a": "/home/alice/models/d", "spark-b": "/srv/bob/models/d"}
-    assert content.needs_copy(plans)
 
 
 def test_three_nodes() -> None:
     world = fresh(pair.cluster({**pair.UPSTREAM, "tensor_parallel_size": 3}, more=1))
     (found,) = content.plans(world.cluster, world.facts())
-    assert found.steps == {"spark-a": Step.HASH, "spark-b": Step.COPY, "spark-c": Step.COPY}
+    assert ways(found) == {"spark-a": Way.HASH, "spark-b": Way.COPY, "spark-c": Way.COPY}
 
 
 def test_identities_are_known_once_all_are() -> None:

@@ -114,7 +114,7 @@ CASES: dict[str, tuple[Change, str, bool | None]] = {
     ),
     "weights": (
         lambda here: here.worker["content"]["weights"].update(identity=None),
-        "weights in /srv/models/tiny: needs its manifest made",
+        "weights in /srv/models/tiny: needs its files hashed",
         False,
     ),
     "resting": (

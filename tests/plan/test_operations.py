@@ -23,10 +23,12 @@ from pyinfra.api.state import State
 from pyinfra.connectors.util import CommandOutput
 from pyinfra.context import ctx_config, ctx_host, ctx_inventory, ctx_state
 
+from checks import content
 from checks.pair import Todo
 from facts.node import forget, node_facts, probes
 from facts.values import STATUS
-from operations import units
+from node.errand import Errand, Peer, Set, Way
+from operations import staging, units
 from operations.files import install_directories, install_file
 from operations.run import Run, query
 from roles import docker, fabric, image, keeper, node_os, weights
@@ -34,7 +36,7 @@ from spec import objects
 from spec.cluster import Cluster
 from tests.plan.cases import Case
 from tests.plan.conftest import cluster_of
-from tests.plan.world import World, converged, fresh
+from tests.plan.world import FILES, IDENTITY, World, converged, fresh
 
 A, B = "@fake/spark-a", "@fake/spark-b"
 
@@ -305,7 +307,7 @@ def test_other_work_is_waited_for_only_where_it_would_begin_anew() -> None:
     assert here.do(image.pull_image)[A][0].startswith(look)
     here = bench()
     here.world.worker["content"]["weights"].update(present=False, files=[], identity=None)
-    assert "systemctl stop sparkpair-weights-copy.service" in here.do(weights.copy_weights)[B][0]
+    assert "systemctl stop sparkpair-stage.service" in started(here.do(weights.pull_weights)[B])
     here = bench(fresh)
     assert "systemctl stop sparkpair-weights-hash.service" in here.do(weights.record_manifests)[A][0]
 
@@ -344,13 +346,36 @@ def test_a_copy_names_the_rails_and_what_it_must_be() -> None:
     here = bench()
     weights_on_worker = here.world.worker["content"]["weights"]
     weights_on_worker.update(present=False, files=[], identity=None)
-    start = started(here.do(weights.copy_weights)[B])
-    identity = here.world.head["content"]["weights"]["identity"]
-    assert (
-        "main.py weights copy --owner bob --source 10.200.0.1@enp1s0f1np1 --source 10.200.1.1@enP2p1s0f1np1 "
-        f"weights=srv-models-tiny-0f5db2c9.json={identity}=/srv/models/tiny; fi" in start
+    commands = here.do(weights.pull_weights)[B]
+    start, plans = started(commands), content.plans(here.world.cluster, here.world.facts())
+    run, node = here.run, here.world.cluster.workers[0]
+    wanted = Errand(
+        owner="bob",
+        rate=500 * 2**20,  # the pair serves
+        stall_seconds=120.0,
+        hub=None,
+        peers=(
+            Peer(
+                A,
+                (
+                    Way("10.200.0.1", "enp1s0f1np1", spare=False),  # NCCL's
+                    Way("10.200.1.1", "enP2p1s0f1np1", spare=True),
+                ),
+            ),
+        ),
+        sets=(
+            Set(
+                "weights",
+                "/srv/models/tiny",
+                IDENTITY,
+                tuple((str(p), int(str(s)), str(d)) for p, s, d in FILES),
+                wait=True,
+            ),
+        ),
     )
-    assert "--property=MemoryMax=1G" in start
+    assert staging.errand_for(run, node, plans) == wanted
+    assert f"main.py stage /run/sparkpair/errand-{staging.work(wanted)}.json; fi" in start
+    assert "--property=MemoryMax=1024M" in start
 
 
 def test_differences_that_only_hashing_shows_stop_the_run(caplog: pytest.LogCaptureFixture) -> None:
@@ -359,7 +384,7 @@ def test_differences_that_only_hashing_shows_stop_the_run(caplog: pytest.LogCapt
     files[0][2] = "f" * 64
     here.world.worker["content"]["weights"].update(files=files, identity="f" * 64)
     with pytest.raises(PyinfraError):
-        here.do(weights.copy_weights)
+        here.do(weights.pull_weights)
     assert "hold different files: config.json (other bytes)" in caplog.text
 
 

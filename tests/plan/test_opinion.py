@@ -87,10 +87,10 @@ def through(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
         ("a smaller limit", REFUSED),
         (
             "refused, and more",
-            f"  {BOTH[0]}: port 8000 (api_port) is taken by python3 (process 812)\n"
-            "    Fix: end that, or state another api_port\n"
             f"  {BOTH[1]}: Docker is not installed\n"
-            "    Fix: sudo apt-get install docker.io, or Docker's own packages; DGX OS brings them\n" + REFUSED,
+            "    Fix: sudo apt-get install docker.io, or Docker's own packages; DGX OS brings them\n"
+            f"  {BOTH[0]}: port 8000 (api_port) is taken by python3 (process 812)\n"
+            "    Fix: end that, or state another api_port\n" + REFUSED,
         ),
     ],
 )

@@ -26,7 +26,7 @@ FRESH = {
     "Image | Pull the engine image": BOTH,
     "Weights | Record the manifest of the weights": HEAD,
     "Weights | Start serving the weights on the rails": HEAD,
-    "Weights | Copy the weights over the rail": WORKER,
+    "Weights | Pull the weights": WORKER,
     "Weights | Stop serving the weights": HEAD,
     "Upkeep | Install sparkpair-weights-deep.service": BOTH,
     "Upkeep | Install sparkpair-weights-deep.timer": BOTH,
@@ -47,7 +47,7 @@ MAKE_KEY, LAUNCH_HEAD = {"Engine | Make the API key": HEAD}, {"Engine | Install 
 SETTINGS_OF_KEEPER = {"Keeper | Install the keeper's settings": HEAD, "Keeper | Start the new keeper": HEAD}
 COPY = {
     "Weights | Start serving the weights on the rails": HEAD,
-    "Weights | Copy the weights over the rail": WORKER,
+    "Weights | Pull the weights": WORKER,
     "Weights | Stop serving the weights": HEAD,
 }
 
@@ -103,10 +103,10 @@ REFUSALS: dict[str, str] = {
     "cut short": PREFLIGHT + f"  {B}: could not be looked at: the probe's answer is damaged: Unterminated string "
     "starting at: line 1 column 25 (char 24)\n"
     "    Fix: make it answer, then run again",
-    "two refusals": PREFLIGHT + f"  {A}: port 8000 (api_port) is taken by python3 (process 812)\n"
-    "    Fix: end that, or state another api_port\n"
-    f"  {B}: Docker is not installed\n"
-    "    Fix: sudo apt-get install docker.io, or Docker's own packages; DGX OS brings them",
+    "two refusals": PREFLIGHT + f"  {B}: Docker is not installed\n"
+    "    Fix: sudo apt-get install docker.io, or Docker's own packages; DGX OS brings them\n"
+    f"  {A}: port 8000 (api_port) is taken by python3 (process 812)\n"
+    "    Fix: end that, or state another api_port",
     "a key that cannot be used": PREFLIGHT
     + f"  {A}: the API key cannot be used: /etc/sparkpair/secrets/api-key has more than one line\n"
     "    Fix: on the head: sudo rm /etc/sparkpair/secrets/api-key; deploy.py then makes one. Or write one line of your "

@@ -115,6 +115,16 @@ def _rows_moved(name: str, old: FileSet, new: FileSet) -> Iterator[Moved]:
     yield Moved(name, f"{counts}, of {_count(len(after))}; {volume(fetched)} to fetch", details)
 
 
+def lacks(mirror: FileSet, wanted: FileSet) -> list[str]:
+    """What a mirror has not, or has otherwise, of the files that are wanted; what it has besides does no harm."""
+    has = {file.path: file for file in mirror.files}
+    return [
+        f"{file.path} ({'other bytes' if file.path in has else 'missing'})"
+        for file in wanted.files
+        if has.get(file.path) != file
+    ]
+
+
 def _source(files: FileSet) -> str:
     branch = "" if files.ref == files.revision else f"{files.ref} "
     return f"{files.repository} {branch}at {files.revision[:12]}"

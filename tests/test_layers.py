@@ -16,7 +16,7 @@ from tests import repository
 
 OURS = ("spec", "facts", "checks", "operations", "roles", "node", "benchmarks", "lab", "tests")
 VERBS = ("deploy", "stage", "verify", "doctor", "bench", "rollback", "remove")
-TOP_LEVEL = (*VERBS, "plan", "inventory", "config", "group_data")
+TOP_LEVEL = (*VERBS, "plan", "lock", "inventory", "config", "group_data")
 TOP_LEVEL_FILES = [f"{name}.py" for name in TOP_LEVEL]
 PRODUCT = (*TOP_LEVEL, "spec", "facts", "checks", "operations", "roles", "templates", "node")
 
@@ -38,6 +38,8 @@ _CLUSTER = ("spec.cluster", "spec.capacity", "spec.stacks", "spec.knobs", "spec.
 ROOMS: dict[str, Room] = {
     **dict.fromkeys(VERBS, _VERB),
     "plan": Room(("spec",)),
+    # Reaches the hub and the image's registry from the control machine, and no node; so it needs no pyinfra.
+    "lock": Room(("spec", "facts.hub", "facts.published", "node.oci")),
     # Run by Python itself it becomes pyinfra, by the command line that plan.py makes.
     "verify": Room((*_VERB.ours, "plan"), _VERB.others),
     "inventory": Room(("spec.transport",)),
@@ -73,6 +75,8 @@ ROOMS: dict[str, Room] = {
     # The programs say once where they look; what else is said of those places is said here.
     "spec.objects": Room(("node.paths",)),
     "spec.load": Room((*_CLUSTER, "spec.presets", "spec.rules", "spec.kit_keys"), ("pyinfra", "pydantic")),
+    # A program of its own, since pyinfra's command line changes the process in which it reads the files.
+    "spec.stated": Room(("spec.cluster", "spec.load"), ("pyinfra", "pyinfra_cli")),
     "spec.docs": Room(("spec",), ("pydantic",)),
     # What the reference kit calls a thing is asked where a name is judged, so its table needs the knobs alone.
     "spec.kit_keys": Room(("spec.knobs",)),
@@ -82,6 +86,9 @@ ROOMS: dict[str, Room] = {
     "facts": Room(("facts", "node"), ("pyinfra",)),
     # The one client of the served API: what an application would use.
     "facts.api": Room(("facts",), ("openai", "httpx")),
+    # What the far side says is locked as it is: by the hub's own client, and by the client that the nodes have.
+    "facts.hub": Room(("facts", "spec.lock"), ("huggingface_hub", "httpx")),
+    "facts.published": Room(("facts", "spec.lock", "node.oci")),
     # Sent to the node and run there, before anything of ours is installed.
     "facts.probe": Room(("node",)),
     # How an identity is made, and which files are small, is said where the nodes say it.

@@ -9,7 +9,7 @@ TYPED := $(wildcard spec checks facts node operations roles benchmarks)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check tests-of-plans tests-of-the-pair tests-that-wait tests-that-compute lint chaos bench-noop lab-up lab-down lab-clean lab-ready lock-deps docs plan
+.PHONY: help venv demo test check tests-of-plans tests-of-the-pair tests-that-wait tests-that-compute lint chaos bench-noop lab-up lab-down lab-clean lab-ready lock lock-check lock-deps docs plan
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -117,6 +117,12 @@ lab-clean: lab-ready ## lab: stop it and remove all that it made
 
 plan: venv ## What a deploy of inventory.py would change (exits 2 when there is something)
 	$(PYTHON) plan.py $(ARGS)
+
+lock: venv ## Write sparkpair.lock: image, weights and drafter to the byte; says what moved
+	$(PYTHON) lock.py $(ARGS)
+
+lock-check: venv ## Whether anything moved since the lock was written (exits 2 when it did); writes nothing
+	$(PYTHON) lock.py --check $(ARGS)
 
 docs: venv ## Write the generated pages of docs/ again
 	$(PYTHON) -m spec.docs

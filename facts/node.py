@@ -54,6 +54,7 @@ class Query:
     content: Mapping[str, str] = field(default_factory=dict)
     state: str = "/var/lib/sparkpair/weights"
     secrets: tuple[str, ...] = ()
+    overlays: tuple[str, ...] = ()
     disks: tuple[str, ...] = ()
     ports: tuple[int, ...] = ()
     gpu: bool = False

@@ -79,6 +79,7 @@ def collect(query: dict[str, Any], user: str) -> dict[str, Any]:
             name: _content(path, home, query.get("state", "")) for name, path in query.get("content", {}).items()
         },
         "secrets": lambda: {path: _secret(path) for path in query.get("secrets", [])},
+        "overlays": lambda: _overlays(query.get("overlays", []), home),
         "disks": lambda: {path: _disk(path) for path in (_expand(path, home) for path in query.get("disks", []))},
         "memory": _memory,
         "ports": lambda: _ports(query.get("ports", [])),
@@ -278,6 +279,18 @@ def _content(path: str, home: str, state: str) -> dict[str, Any]:
     return {"path": full, **content.describe(full, state)}
 
 
+def _overlays(patterns: list[str], home: str) -> dict[str, int]:
+    """Directories that match a pattern, with how many files are below each."""
+    import glob
+
+    found = {}
+    for pattern in patterns:
+        for path in sorted(glob.glob(ROOT + glob.escape(home) + "/" + pattern[2:])):
+            if os.path.isdir(path):
+                found[path[len(ROOT) :]] = sum(len(files) for _, _, files in os.walk(path))
+    return found
+
+
 # Network
 
 
@@ -457,6 +470,7 @@ def _docker(images: list[str]) -> dict[str, Any]:
     seen["version"] = info.get("ServerVersion", "")
     seen["root"] = info.get("DockerRootDir", "")
     seen["runtimes"] = sorted(info.get("Runtimes") or {})
+    seen["proxied"] = bool(info.get("HttpsProxy"))
     seen["disk"] = _guarded(lambda: _disk(seen["root"]))
     seen["images"] = {reference: _guarded(functools.partial(_image, reference)) for reference in images}
     seen["containers"] = _guarded(_containers)
@@ -470,12 +484,30 @@ def _registered() -> bool:
 
 
 def _image(reference: str) -> Any:
+    """An image, by its digest under whatever name it was pulled: from a peer it has the peer's."""
     status, data = _ask_docker(f"/images/{reference}/json")
+    digest = reference.partition("@")[2]
+    if status == 404 and digest:
+        status, data = _ask_docker("/images/json")
+        if status == 200:
+            named = [item["Id"] for item in data if _has_digest(item, digest)]
+            if not named:
+                return None
+            status, data = _ask_docker(f"/images/{named[0]}/json")
     if status == 404:
         return None
     if status != 200:
         raise Failed(f"Docker answered {status}: {str(data)[:200]}")
-    return {"id": data["Id"], "layers": (data.get("RootFS") or {}).get("Layers") or []}
+    return {
+        "id": data["Id"],
+        "layers": (data.get("RootFS") or {}).get("Layers") or [],
+        "tags": data.get("RepoTags") or [],
+        "platform": f"{data.get('Os', '')}/{data.get('Architecture', '')}",
+    }
+
+
+def _has_digest(item: dict[str, Any], digest: str) -> bool:
+    return any(name.endswith("@" + digest) for name in item.get("RepoDigests") or [])
 
 
 def _containers() -> list[dict[str, Any]]:

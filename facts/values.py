@@ -77,10 +77,12 @@ class Hca:
 
 @dataclass(frozen=True)
 class Image:
-    """An image that is here."""
+    """An image that is here. `platform` is as "linux/arm64"."""
 
     id: str
     layers: tuple[str, ...]
+    tags: tuple[str, ...] = ()
+    platform: str = ""
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,8 @@ class Docker:
     disk: Disk | Unknown
     images: Mapping[str, Image | Unknown | None]
     containers: tuple[Container, ...] | Unknown
+    proxied: bool = False
+    """Whether the daemon pulls through a proxy of its own, so that what the node reaches says nothing."""
 
     @property
     def has_nvidia(self) -> bool:
@@ -263,6 +267,8 @@ class NodeFacts:
     docker: Docker | Unknown = Unknown("not probed")
     content: Mapping[str, Content | Unknown] | Unknown = Unknown("not probed")
     secrets: Mapping[str, Secret | Unknown] | Unknown = Unknown("not probed")
+    overlays: Mapping[str, int] | Unknown = Unknown("not probed")
+    """Directories of an earlier kit's whose files it put over the image's, with how many files are in each."""
     disks: Mapping[str, Disk] | Unknown = Unknown("not probed")
     memory: Memory | Unknown = Unknown("not probed")
     ports: Mapping[int, Holder | None] | Unknown = Unknown("not probed")
@@ -361,6 +367,7 @@ def parse(document: object) -> NodeFacts:
             "secrets",
             lambda value: {name: _part(_mapping(value), name, _secret) for name in _mapping(value)},
         ),
+        overlays=part("overlays", lambda value: _each(value, _whole)),
         disks=part("disks", lambda value: _each(value, _disk)),
         memory=part("memory", _memory),
         ports=part("ports", lambda value: {int(port): _maybe(item, _holder) for port, item in _mapping(value).items()}),
@@ -529,12 +536,14 @@ def _docker(value: object) -> Docker:
         containers=_part(data, "containers", lambda item: tuple(_container(one) for one in _list(item)))
         if answers
         else nothing,
+        proxied=answers and _truth(data["proxied"]),
     )
 
 
 def _image(value: object) -> Image:
     data = _mapping(value)
-    return Image(_string(data["id"]), tuple(_strings(data["layers"])))
+    layers, tags = tuple(_strings(data["layers"])), tuple(_strings(data["tags"]))
+    return Image(_string(data["id"]), layers, tags, _string(data["platform"]))
 
 
 def _container(value: object) -> Container:

@@ -26,6 +26,7 @@ TRANSIENT_UNITS = (
     "sparkpair-weights-serve.service",
     "sparkpair-stage.service",
     "sparkpair-image-pull.service",
+    "sparkpair-image-registry.service",
 )
 TOOLS = ("docker", "ip", "netplan", "nvidia-ctk", "ssh", "ssh-keygen", "systemd-run", "useradd")
 
@@ -104,6 +105,7 @@ def query(settings: Settings, node: StatedNode) -> Query:
         content=content,
         state=f"{objects.VAR}/weights",
         secrets=(objects.API_KEY_FILE,) if node.rank == 0 and knobs.require_api_key else (),
+        overlays=settings.stack.overlays,
         disks=(*content.values(), objects.VAR),
         ports=(knobs.api_port, knobs.master_port),
         gpu=True,

@@ -40,6 +40,11 @@ KEY_COMMENT = "sparkpair keeper"
 SECRETS = str(paths.SECRETS)
 API_KEY_FILE = str(paths.API_KEY)
 WEIGHTS_PORT = paths.WEIGHTS_PORT
+REGISTRY_PORT = paths.REGISTRY_PORT
+REGISTRY_STORE = str(paths.REGISTRY_STORE)
+REGISTRY_UNIT = "sparkpair-image-registry.service"
+IMAGE_REPOSITORY = "sparkpair/engine"
+"""Under which name an image of ours is kept, besides the one that it was pulled by."""
 
 
 class Where(Enum):
@@ -65,6 +70,7 @@ class Sort(Enum):
     TRANSIENT = "transient unit"
     CGROUP = "cgroup"
     CONTAINER = "container"
+    IMAGE = "name of an image"
     USER = "user"
 
 
@@ -217,7 +223,20 @@ OBJECTS: tuple[Object, ...] = (
     ),
     Object(
         "sparkpair-image-pull.service", Sort.TRANSIENT, Where.EVERY, "root", "", "roles/image", Life.WORK,
-        "Pulls the engine's image by digest.", "systemd-run",
+        "Pulls the engine's image by digest, tells how far it is, and names it.", "systemd-run",
+    ),
+    Object(
+        REGISTRY_UNIT, Sort.TRANSIENT, Where.EVERY, "root", "", "roles/image", Life.WORK,
+        f"Where only one node has the image at hand: serves that one image to this node's Docker and to the peers on "
+        f"the rails (TCP {REGISTRY_PORT}); memory-limited.", "systemd-run",
+    ),
+    Object(
+        REGISTRY_STORE, Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "sparkpair-image-registry", Life.WORK,
+        "What that registry has fetched, so that each layer comes from the internet once.",
+    ),
+    Object(
+        f"{IMAGE_REPOSITORY}:<first 12 of the digest>", Sort.IMAGE, Where.EVERY, "root", "", "roles/image", Life.DEPLOY,
+        "Second name of an image that was pulled by digest: without one `docker image prune` would take it.",
     ),
     # The way from the keeper to the other nodes
     _directory(f"{ETC}/ssh", "0700", "roles/node_os", "The keeper's key and the host keys it accepts.", Where.HEAD),

@@ -85,6 +85,7 @@ STACK = Stack(
     releases={},
     revisions={},
     quantized_drafters={},
+    overlays=(),
     launch=launch,
     served_name=served_name,
     speculative_tokens={},

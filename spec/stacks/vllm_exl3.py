@@ -125,6 +125,7 @@ STACK = Stack(
     defaults=DEFAULTS,
     revisions={str(DEFAULTS["drafter_repository"]): "62f758c0a0e19b9cb76fc098c911b8ed76daff5b"},
     quantized_drafters={str(DEFAULTS["drafter_repository"]): True, "incoai/GLM-5.3-Flash-DFlash2": False},
+    overlays=("~/glm53-hotfix*",),
     releases={str(DEFAULTS["image"]).partition("@")[2]: "v2.3"},
     launch=launch,
     served_name=lambda knobs, seat: str(knobs.served_model_name),

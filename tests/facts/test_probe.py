@@ -247,8 +247,10 @@ INFO: dict[str, Any] = {"ServerVersion": "28.1.1", "DockerRootDir": "/", "Runtim
 def test_docker_with_images_and_containers(docker: dict[str, tuple[int, object]]) -> None:
     here, away, odd = (f"r/{name}@sha256:{'a' * 64}" for name in ("here", "away", "odd"))
     docker["/info"] = (200, INFO)
-    docker[f"/images/{here}/json"] = (200, {"Id": "sha256:1", "RootFS": {"Layers": ["sha256:2"]}})
+    image = {"Id": "sha256:1", "RootFS": {"Layers": ["sha256:2"]}, "Os": "linux", "Architecture": "arm64"}
+    docker[f"/images/{here}/json"] = (200, image)
     docker[f"/images/{odd}/json"] = (500, {"message": "overloaded"})
+    docker["/images/json"] = (200, [{"Id": "sha256:1", "RepoDigests": None}])
     labels = {"sparkpair.rank": "0", "maintainer": "somebody"}
     docker["/containers/json?all=1"] = (
         200,
@@ -257,7 +259,7 @@ def test_docker_with_images_and_containers(docker: dict[str, tuple[int, object]]
     seen = probe._docker([here, away, odd])
     assert seen["runtimes"] == ["nvidia", "runc"]
     assert seen["images"] == {
-        here: {"id": "sha256:1", "layers": ["sha256:2"]},
+        here: {"id": "sha256:1", "layers": ["sha256:2"], "tags": [], "platform": "linux/arm64"},
         away: None,
         odd: {"error": "Docker answered 500: {'message': 'overloaded'}"},
     }
@@ -265,6 +267,37 @@ def test_docker_with_images_and_containers(docker: dict[str, tuple[int, object]]
         {"id": "c", "names": ["vllm"], "state": "running", "labels": {"sparkpair.rank": "0"}},
         {"id": "d", "names": [], "state": "", "labels": {}},
     ]
+
+
+def test_an_image_that_came_from_the_peer_has_the_peers_name(docker: dict[str, tuple[int, object]]) -> None:
+    digest = f"sha256:{'a' * 64}"
+    image = {"Id": "sha256:1", "RootFS": {"Layers": ["sha256:2"]}, "RepoTags": ["sparkpair/engine:aaaaaaaaaaaa"]}
+    docker["/info"] = (200, {**INFO, "HttpsProxy": "http://proxy:3128"})
+    docker["/images/json"] = (
+        200,
+        [
+            {"Id": "sha256:0", "RepoDigests": [f"ghcr.io/r/engine@sha256:{'b' * 64}"]},
+            {"Id": "sha256:1", "RepoDigests": [f"127.0.0.1:8731/r/engine@{digest}"]},
+        ],
+    )
+    docker["/images/sha256:1/json"] = (200, {**image, "Os": "linux", "Architecture": "arm64"})
+    seen = probe._docker([f"ghcr.io/r/engine@{digest}", "ghcr.io/r/engine:latest"])
+    tags = ["sparkpair/engine:aaaaaaaaaaaa"]
+    assert seen["images"] == {
+        f"ghcr.io/r/engine@{digest}": {
+            "id": "sha256:1", "layers": ["sha256:2"], "tags": tags, "platform": "linux/arm64",
+        },
+        "ghcr.io/r/engine:latest": None,
+    }  # fmt: skip
+    assert seen["proxied"] is True
+
+
+def test_overlays_of_an_earlier_kit(root: Path) -> None:
+    put(root / "home/spark/glm53-hotfix/v1/a.py", "")
+    put(root / "home/spark/glm53-hotfix-fi/b.py", "")
+    put(root / "home/spark/glm53-hotfix.txt", "")
+    found = probe._overlays(["~/glm53-hotfix*"], "/home/spark")
+    assert found == {"/home/spark/glm53-hotfix": 1, "/home/spark/glm53-hotfix-fi": 1}
 
 
 def test_docker_that_is_down(root: Path) -> None:

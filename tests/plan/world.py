@@ -119,6 +119,12 @@ def unit(active: str = "active", enabled: str = "enabled") -> Document:
     }  # fmt: skip
 
 
+def image(reference: str) -> Document:
+    """An image of ours as the probe reports it."""
+    tags = [f"{objects.IMAGE_REPOSITORY}:{reference.partition('@sha256:')[2][:12]}"]
+    return {"id": "sha256:" + "9" * 64, "layers": LAYERS, "tags": tags, "platform": "linux/arm64"}
+
+
 def programs() -> dict[str, bytes]:
     return wire.programs(Path(node_package.__file__ or "").parent)
 
@@ -178,11 +184,13 @@ def _fresh(cluster: Cluster, node: Node) -> Document:
             "root": "/var/lib/docker",
             "runtimes": ["io.containerd.runc.v2", "runc"],
             "disk": {"at": "/var/lib/docker", "device": 1, "free": 2000 * GIB},
+            "proxied": False,
             "images": dict.fromkeys(asked.images),
             "containers": [],
         },
         "content": content,
         "secrets": {path: {"present": False, "identity": None, "trouble": ""} for path in asked.secrets},
+        "overlays": {},
         "disks": {path.replace("~", node.home): {"at": "/", "device": 1, "free": 2000 * GIB} for path in asked.disks},
         "memory": {"MemTotal": 128 * GIB, "MemAvailable": 123 * GIB, "SwapTotal": 16 * GIB},
         "ports": {str(port): None for port in asked.ports},
@@ -249,7 +257,7 @@ def _converge(cluster: Cluster, node: Node, document: Document, engine: str) -> 
         document["hcas"][rail.hca]["gids"].append([3, mapped, "RoCE v2"])
     docker = document["docker"]
     docker.update(registered=True, runtimes=["io.containerd.runc.v2", "nvidia", "runc"])
-    docker["images"] = {cluster.image: {"id": "sha256:" + "9" * 64, "layers": LAYERS}}
+    docker["images"] = {cluster.image: image(cluster.image)}
     docker["containers"] = [
         {
             "id": f"{node.rank}" * 64,

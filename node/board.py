@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from node import errand, paths, wire
+from node import paths, progress, wire
+from node.errand import Errand, Set
 from node.verified import Verified
 
 PARTS = ".sparkpair"
@@ -55,7 +56,7 @@ class Job:
 
 @dataclass
 class _Row:
-    wanted: errand.Set
+    wanted: Set
     path: str
     size: int
     sha256: str
@@ -73,7 +74,7 @@ class _Row:
 class Board:
     """The files of an errand. Threads share it; `over` is set when there is no use in going on."""
 
-    errand: errand.Errand
+    errand: Errand
     verified: dict[str, Verified]
     owner: tuple[int, int]
     """User and group that own what is written."""
@@ -97,7 +98,7 @@ class Board:
             row.at = row.size if row.state is State.DONE else _size(self._part(row))
         self._end_if_done()
 
-    def _first(self, wanted: errand.Set, path: str, size: int, sha256: str) -> State:
+    def _first(self, wanted: Set, path: str, size: int, sha256: str) -> State:
         verified = self.verified[wanted.name]
         known = verified.sha256(path)
         if known is not None:
@@ -107,7 +108,7 @@ class Board:
 
     # What sources do
 
-    def take(self, source: str, may: Callable[[errand.Set, str], bool] = lambda wanted, path: True) -> Job | None:
+    def take(self, source: str, may: Callable[[Set, str], bool] = lambda wanted, path: True) -> Job | None:
         """The next file that this source may bring; None while there is none. Raises OSError for a part that cannot be
         made."""
         return self._take(source, State.LACKING, may)
@@ -116,7 +117,7 @@ class Board:
         """The next file that is to be hashed where it is."""
         return self._take(source, State.UNREAD, lambda wanted, path: True)
 
-    def _take(self, source: str, state: State, may: Callable[[errand.Set, str], bool]) -> Job | None:
+    def _take(self, source: str, state: State, may: Callable[[Set, str], bool]) -> Job | None:
         with self._lock:
             if self.over.is_set():
                 return None
@@ -187,6 +188,12 @@ class Board:
             self.failure = self.failure or why
             self.over.set()
 
+    def full(self) -> None:
+        """A disk takes no more: nothing goes on before somebody frees some of it."""
+        lacking = [wanted for wanted in self.errand.sets if not self.is_done(wanted.name)]
+        if lacking:
+            self.fail("; ".join(disk_full(wanted, self.missing(wanted)) for wanted in lacking))
+
     def heard(self, source: str) -> None:
         """The source is at work, though it has brought nothing just now."""
         with self._lock:
@@ -199,11 +206,11 @@ class Board:
         with self._lock:
             return self.clock() - max([self._began, *(self._heard.get(source, self._began) for source in sources)])
 
-    def lacking(self) -> list[tuple[errand.Set, str]]:
+    def lacking(self) -> list[tuple[Set, str]]:
         """Files that wait for a source."""
         return self._in(State.LACKING)
 
-    def refused(self) -> list[tuple[errand.Set, str]]:
+    def refused(self) -> list[tuple[Set, str]]:
         """Files whose sources sent other bytes."""
         return self._in(State.REFUSED)
 
@@ -217,7 +224,7 @@ class Board:
         with self._lock:
             return sum(min(row.at, row.size) for row in self._rows.values() if row.wanted.name == name)
 
-    def missing(self, wanted: errand.Set) -> int:
+    def missing(self, wanted: Set) -> int:
         """Bytes that its disk must still take."""
         with self._lock:
             rows = [row for row in self._rows.values() if row.wanted == wanted]
@@ -231,7 +238,7 @@ class Board:
                 (row.wanted.name, row.path, row.source, row.moved) for row in sorted(rows, key=lambda row: -row.moved)
             ]
 
-    def _in(self, state: State) -> list[tuple[errand.Set, str]]:
+    def _in(self, state: State) -> list[tuple[Set, str]]:
         with self._lock:
             return [(row.wanted, row.path) for row in self._rows.values() if row.state is state]
 
@@ -272,7 +279,7 @@ class Board:
             self.over.set()
 
 
-def board(wanted: errand.Errand, owner: tuple[int, int], state: Path = paths.WEIGHTS) -> Board:
+def board(wanted: Errand, owner: tuple[int, int], state: Path = paths.WEIGHTS) -> Board:
     """The board of an errand, from what is on the disk."""
     return Board(wanted, {each.name: Verified(each.directory, state) for each in wanted.sets}, owner)
 
@@ -283,6 +290,20 @@ def make_directory(path: str, owner: tuple[int, int]) -> None:
     for each in reversed(new):
         each.mkdir(mode=0o755, exist_ok=True)
         os.chown(each, *owner)
+
+
+def disk_full(wanted: Set, missing: int) -> str:
+    """What is told of a disk that cannot take what lacks; `missing` in bytes."""
+    place = Path(wanted.directory)
+    while not place.exists():
+        place = place.parent
+    room = os.statvfs(place)
+    free = room.f_bavail * room.f_frsize
+    return (
+        f"{wanted.name}: the disk of {wanted.directory} has {progress.amount(free)} free, and "
+        f"{progress.amount(missing)} are still to come. What is here stays. Fix: free "
+        f"{progress.amount(max(missing - free, 0))} there, and run the deploy again: it goes on"
+    )
 
 
 def remove_parts(directory: str) -> None:

@@ -10,6 +10,8 @@ SERVICES = {
     "keeper": "node.keeper",
     "bridge": "node.bridge",
     "weights": "node.weights",
+    "stage": "node.stage",
+    "fetch": "node.fetch",
     "serve": "node.peer",
     "deep": "node.deep",
     "fabric": "node.fabric",

@@ -35,10 +35,8 @@ def main(arguments: Sequence[str]) -> int:
         return NOTHING
     as_json = "--json" in arguments
     words = [word for word in arguments if word != "--json"]
-    inventories = [word for word in words if word.endswith(".py") and "=" not in word]
-    options = [word for word in words if word not in inventories]
     try:
-        found = ask(options, inventories[0] if inventories else "inventory.py")
+        found = ask(words)
     except Garbled as error:
         print(error, file=sys.stderr)
         found = None
@@ -53,14 +51,11 @@ def main(arguments: Sequence[str]) -> int:
     return CHANGES if rows else NOTHING
 
 
-def ask(options: Sequence[str], inventory: str) -> tuple[list[Row], dict[str, Any]] | None:
+def ask(words: Sequence[str]) -> tuple[list[Row], dict[str, Any]] | None:
     """The rows with something to do, and the outlook; None where pyinfra refused and said why. Raises Garbled."""
     # A file without a name: nothing is left of it, however this ends.
     with tempfile.TemporaryFile() as outlook:
-        argv = [
-            pyinfra(), "--dry", "--json", "--config", str(ROOT / "config.py"), *options, inventory,
-            str(ROOT / "deploy.py"),
-        ]  # fmt: skip
+        argv = command_line(["--dry", "--json", *words], "deploy.py")
         environment = {**os.environ, OUTLOOK: f"/dev/fd/{outlook.fileno()}"}
         try:
             done = subprocess.run(
@@ -79,6 +74,14 @@ def ask(options: Sequence[str], inventory: str) -> tuple[list[Row], dict[str, An
     except (ValueError, KeyError, TypeError) as error:
         raise Garbled(f"pyinfra's plan cannot be read: {error!r}") from None
     return rows, read(told)
+
+
+def command_line(words: Sequence[str], verb: str) -> list[str]:
+    """pyinfra on a verb of this checkout, with what was typed: options of pyinfra's own, and the inventory."""
+    inventories = [word for word in words if word.endswith(".py") and "=" not in word]
+    options = [word for word in words if word not in inventories]
+    inventory = inventories[0] if inventories else "inventory.py"
+    return [pyinfra(), "--config", str(ROOT / "config.py"), *options, inventory, str(ROOT / verb)]
 
 
 def pyinfra() -> str:

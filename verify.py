@@ -1,19 +1,26 @@
 """Is the pair what group_data/all.py says, and does it answer? Exit 0 if it is, 1 with what is not. Changes nothing.
 
 pyinfra inventory.py verify.py
+python verify.py [--deep] [--data knob=value] [inventory.py]     the same; --deep reads every byte again first
+
+The deep check takes as long as the disks do: minutes, more while the pair serves. Interrupt it at any time: the nodes
+finish it by themselves, and the next run states what it found.
 """
 
 import hashlib
+import os
+import sys
 from contextlib import nullcontext
 
 from pyinfra import host, inventory, logger
 from pyinfra.api.exceptions import DeployError
 
-from checks import access, api, api_key, converged, staging
+from checks import access, api, api_key, converged, deep, staging
 from checks.verdict import failures
 from facts.api import Chat
 from facts.pings import RailPings
 from facts.values import Unknown
+from operations import deep as deep_check
 from operations import wanted
 from operations.api import read_key, through
 from operations.run import begin
@@ -21,6 +28,23 @@ from spec.load import settings_from_pyinfra
 from spec.resolve import resolve
 
 CANARY_SECONDS = 120.0
+DEEP = "SPARKPAIR_DEEP"
+
+
+def by_pyinfra(arguments):
+    """Become pyinfra with this file: exit code and signals are its own."""
+    from plan import command_line
+
+    if set(arguments) & {"-h", "--help"}:
+        print(__doc__)
+        return 0
+    argv = command_line([word for word in arguments if word != "--deep"], "verify.py")
+    environment = {**os.environ, **({DEEP: "1"} if "--deep" in arguments else {})}
+    try:
+        os.execvpe(argv[0], argv, environment)
+    except OSError as error:
+        print(f"{argv[0]} cannot be run ({error.strerror}); in the checkout: make venv", file=sys.stderr)
+        return 1
 
 
 def statements(run):
@@ -39,6 +63,8 @@ def statements(run):
     engine = wanted.engine(run)
     yield from staging.image_layers(cluster, facts)
     yield from converged.weights_agree(cluster, facts)
+    for node in cluster.nodes:
+        yield from deep.checked(cluster, node, facts[node.name])
     yield from converged.ranks_run(cluster, facts, engine)
     yield from converged.keeper_agrees(
         cluster.head, facts[cluster.head.name], run.programs_hash, wanted.service(run), engine
@@ -64,8 +90,13 @@ def api_statements(run):
         yield from api.answers(cluster, url, client)
 
 
+if __name__ == "__main__":
+    sys.exit(by_pyinfra(sys.argv[1:]))
+
 run = begin(settings_from_pyinfra(inventory), resolve)
 if host.name == run.cluster.head.name:
+    if os.environ.get(DEEP) and all(access.usable(seen) for seen in run.all_seen().values()):
+        deep_check.check(run)
     verdicts = []
     for verdict in statements(run):
         verdicts.append(verdict)

@@ -19,6 +19,8 @@ PASSED_ON = {
     "ctl": "run a command on the control machine",
     "pyinfra": "run pyinfra on the control machine, from lab/: pyinfra ARGS inventory.py ../deploy.py",
     "plan": "run plan.py on the control machine, with the lab's inventory",
+    "verify": "run verify.py likewise, for its --deep",
+    "lock": "run lock.py likewise; it writes lab/sparkpair.lock",
 }
 """Commands of which everything that follows is another program's."""
 
@@ -147,9 +149,9 @@ def dispatch(arguments: argparse.Namespace) -> int:
         become(inside(settings.CONTROL_NAMESPACE, *(arguments.words or ["bash"])))
     if verb == "pyinfra":
         become(pyinfra_command(arguments.words), str(settings.SOURCE))
-    if verb == "plan":
-        plan = inside(settings.CONTROL_NAMESPACE, installed("python"), "../plan.py", *arguments.words)
-        become(plan, str(settings.SOURCE))
+    if verb in ("plan", "verify", "lock"):
+        program = inside(settings.CONTROL_NAMESPACE, installed("python"), f"../{verb}.py", *arguments.words)
+        become(program, str(settings.SOURCE))
     if verb == "reboot":
         hosts.reboot(host_of(arguments))
     elif verb == "off":

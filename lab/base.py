@@ -19,6 +19,7 @@ PACKAGES = [
     "linux-sysctl-defaults", "openssh-server", "openssh-client", "sudo", "netplan.io", "iproute2", "nftables",
     "iptables", "iputils-ping", "ethtool", "kmod", "procps", "docker.io", "docker-cli", "ca-certificates",
     "curl", "python3", "python3-yaml", "rsync", "less", "jq", "libcap2-bin",
+    "nfs-common", "nfs-kernel-server", "nfs-ganesha", "nfs-ganesha-vfs", "libnfs14", "python3-fusepy", "fuse3",
 ]  # fmt: skip
 
 TOOLS = {
@@ -50,16 +51,24 @@ STANDINS = {
     "ibdev2netdev": "/usr/sbin/ibdev2netdev",
     "uname": "/usr/bin/uname",
     "runc": "/usr/sbin/runc",
+    "exportfs": "/usr/sbin/exportfs",
+    "mount.nfs": "/usr/sbin/mount.nfs",
+    "nfs-server.service": "/etc/systemd/system/nfs-server.service",
 }
 """Each file of lab/standins/ and the place where the real thing would be."""
 
-DIVERTED = ("uname", "runc")
+DIVERTED = ("uname", "runc", "exportfs", "mount.nfs")
 """Stand-ins that lie in front of a program of the distribution, which moves to the same name with `.real`."""
 
 MASKED = [
     "apt-daily.timer", "apt-daily-upgrade.timer", "e2scrub_all.timer", "e2scrub_reap.service", "fstrim.timer",
     "getty.target", "console-getty.service", "systemd-networkd-wait-online.service", "systemd-pstore.service",
     "systemd-timesyncd.service", "dpkg-db-backup.timer",
+    # The kernel's own NFS and what belongs to versions before 4: there is no such kernel module.
+    "run-rpc_pipefs.mount", "proc-fs-nfsd.mount", "nfs-mountd.service", "nfs-idmapd.service", "nfsdcld.service",
+    "fsidd.service", "rpc-statd-notify.service", "nfs-blkmap.service", "rpc-gssd.service", "rpc-svcgssd.service",
+    "auth-rpcgss-module.service", "rpcbind.service", "rpcbind.socket", "nfs-ganesha.service",
+    "nfs-ganesha-lock.service",
 ]  # fmt: skip
 """Noise, and what cannot work in a host that shares the machine's kernel and has no way out."""
 
@@ -161,6 +170,10 @@ def customise(root: Path) -> None:
           "[Service]\nExecStart=\nExecStart=/usr/bin/udevadm trigger --prioritized-subsystem=net"
           " --subsystem-match=net --action=add\n")  # fmt: skip
     run("systemctl", f"--root={root}", "--quiet", "mask", *MASKED)
+    # As on a node where the operator has only just installed the package and not looked further.
+    run("systemctl", f"--root={root}", "--quiet", "disable", "nfs-server.service")
+    for place in (root / "etc/systemd/system").glob("nfs-*.requires"):
+        shutil.rmtree(place)  # by these the package ties its server to what is masked here
     run("systemctl", f"--root={root}", "--quiet", "enable",
         "systemd-networkd.service", "ssh.service", "lab-hardware.service")  # fmt: skip
     for key in (root / "etc/ssh").glob("ssh_host_*"):

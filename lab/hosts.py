@@ -87,6 +87,7 @@ def nspawn_command(host: Host) -> list[str]:
         # Docker in the host: all capabilities, keyrings, device programs of its own control groups.
         "--capability=all", "--system-call-filter=@keyring @privileged bpf perf_event_open",
         "--link-journal=no", "--resolv-conf=off", "--timezone=off",
+        "--bind=/dev/fuse",  # the stand-in for the kernel's NFS client
         *[f"--bind={host.disk / name}:{place}" for name, place in SHARES.items()],
     )  # fmt: skip
 

@@ -32,6 +32,12 @@ HISTORY = STATE / "history.jsonl"
 LOGS = STATE / "logs"
 ADMITTED = STATE / "admitted"
 WEIGHTS = STATE / "weights"
+
+WEIGHTS_MOUNT = Path("/mnt/sparkpair/weights")
+WEIGHTS_MOUNT_UNIT = "mnt-sparkpair-weights.mount"
+"""systemd names the unit of a mount after its place (systemd-escape --path)."""
+WANTED_MOUNT = CONFIG / "wanted/weights-mount.json"
+UNITS = Path("/etc/systemd/system")
 DEEP_RESULT = WEIGHTS / "deep.json"
 STAGING_LOCK = Path("/run/lock/sparkpair-staging.lock")
 

@@ -78,6 +78,17 @@ class Settings(Frozen):
         own = getattr(node, knob)
         return str((getattr(self.effective, knob) if own is None else own) or "")
 
+    @property
+    def nfs_rank(self) -> int | None:
+        """The rank whose node holds the weights for all; None where each node holds them."""
+        if self.effective.weights != "nfs":
+            return None
+        return 0 if self.effective.nfs_server == "head" else 1
+
+    def mounts_weights(self, node: StatedNode) -> bool:
+        """Whether a node reads the weights of another one over NFS."""
+        return self.nfs_rank not in (None, node.rank)
+
     def gid_index(self, node: StatedNode) -> int | None:
         """The row of the GID table that is stated for a node or for all; None where it is looked up."""
         own = node.nccl_ib_gid_index
@@ -155,7 +166,8 @@ class Cluster:
             weights_path=node.weights_path,
             drafter_path=node.drafter_path,
             cache_path=node.cache_path,
-            model_directory=PurePosixPath(self.head.weights_path).name,
+            # As stated for the head, wherever it reads them from: NFS does not change the model's name for clients.
+            model_directory=PurePosixPath(self.settings.path(self.settings.nodes[0], "weights_path")).name,
             gid_index=node.nccl_ib_gid_index,
         )
 
@@ -165,8 +177,19 @@ class Cluster:
 
     def mounts_weights(self, node: Node) -> bool:
         """Whether a node reads the weights of another one over NFS."""
-        del node
-        return False
+        return self.settings.nfs_rank not in (None, node.rank)
+
+    @property
+    def nfs_server(self) -> Node | None:
+        """The node that exports the weights; None where each node holds them."""
+        return None if self.settings.nfs_rank is None else self.nodes[self.settings.nfs_rank]
+
+    def holder(self, node: Node, path: str) -> tuple[Node, str]:
+        """On which node the files lie that a node sees at a path of its launch, and where there."""
+        server = self.nfs_server
+        if server is not None and self.mounts_weights(node) and path == node.weights_path:
+            return server, server.weights_path
+        return node, path
 
     def bundle(self, node: Node, name: str) -> str:
         """Where a node's bundle holds the weights or the drafter; "" where the node has none."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from spec.cluster import Cluster, Node, Settings, StatedNode
+from spec.objects import MOUNT_POINT
 
 
 class NodeFacts(Protocol):
@@ -41,7 +42,7 @@ def _node(settings: Settings, stated: StatedNode, facts: NodeFacts) -> Node:
         rails=stated.rails,
         user=facts.user,
         home=facts.home,
-        weights_path=path("weights_path"),
+        weights_path=MOUNT_POINT if settings.mounts_weights(stated) else path("weights_path"),
         drafter_path=path("drafter_path") or None,
         cache_path=path("cache_path"),
         nccl_ib_gid_index=settings.gid_index(stated),

@@ -31,7 +31,7 @@ class Room:
 
 _VERB = Room(("spec.load", "spec.resolve", "operations", "roles", "facts", "checks", "benchmarks"), ("pyinfra",))
 # Whoever may use the cluster may name the types that its fields have.
-_CLUSTER = ("spec.cluster", "spec.capacity", "spec.stacks", "spec.knobs", "spec.presets", "spec.lock")
+_CLUSTER = ("spec.cluster", "spec.capacity", "spec.stacks", "spec.knobs", "spec.presets", "spec.lock", "spec.nfs")
 
 # The longest prefix that fits a module holds. What stands here is docs/decisions/0001 and the table of rooms in
 # docs/index.md; the standard library is open to all.
@@ -67,7 +67,9 @@ ROOMS: dict[str, Room] = {
     # The port of the copies is said where it is opened; what a pool holds is judged as every other rule is.
     # And a lock is judged by what the settings name.
     "spec.rules": Room((*_CLUSTER, "spec.presets", "spec.objects", "spec.rules", "spec.sources")),
-    "spec.resolve": Room(_CLUSTER),
+    # Where NFS mounts the weights is one of the places that are listed.
+    "spec.resolve": Room((*_CLUSTER, "spec.objects")),
+    "spec.nfs": Room(("spec.cluster",)),
     # The engine hash is defined once, where the keeper computes it: node.wire.
     "spec.render": Room((*_CLUSTER, "spec.objects", "node.wire"), ("jinja2",)),
     # Reads back what spec.render writes, with the reader that the programs have.

@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from lab import base, disks, hosts, hub_service, image, model, network, registry, settings
+from lab import base, client, disks, hosts, hub_service, image, model, network, registry, settings
 from lab.settings import HOSTS
 from lab.shell import LabError, recorded, replace, run, say, stage
 
@@ -79,6 +79,7 @@ def up(hosts_only: bool = False) -> None:
             build()
         if not hub_service.is_running():
             hub_service.start()
+        client.fetch()
         off = [host.name for host in HOSTS.values() if not hosts.is_on(host)]
         hint = f"; off: {', '.join(off)} (`python3 -m lab on {off[0]}`)" if off else ""
         if json.loads(settings.STATE.read_text())["layers"] != [str(layer) for layer in base.host_layers()]:
@@ -109,6 +110,7 @@ def up(hosts_only: bool = False) -> None:
             hosts.start(host)
         for host in HOSTS.values():
             say(f"{host.name} ({host.address}, user {host.user}): {hosts.wait_ready(host)}")
+        client.fetch()
         replace(settings.STATE, json.dumps({"layers": [str(layer) for layer in layers]}) + "\n")
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from threading import Lock
 
 from pyinfra.api.command import StringCommand
+from pyinfra.api.exceptions import OperationError
 
 from facts.reach import Interpreter, NodePython
 from facts.values import item, known
@@ -105,9 +106,7 @@ def complete(run: Run) -> str:
 
 def archive(interpreter: Interpreter) -> bytes:
     """The client's wheels for this interpreter in one archive, fetched by pip once and kept in the cache."""
-    name = f"{interpreter.machine}-{interpreter.libc}-python{'.'.join(map(str, interpreter.python))}"
-    key = hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]
-    place = cache_directory() / f"hub-{key}-{name}.zip"
+    place = archive_place(interpreter)
     with _building:
         if not place.exists():
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -117,6 +116,13 @@ def archive(interpreter: Interpreter) -> bytes:
                 packed.write_bytes(_packed(sorted((Path(scratch) / "wheels").glob("*.whl"))))
                 os.replace(packed, place)
         return place.read_bytes()
+
+
+def archive_place(interpreter: Interpreter) -> Path:
+    """Where the archive is kept on the control machine: one for each lock and interpreter."""
+    name = f"{interpreter.machine}-{interpreter.libc}-python{'.'.join(map(str, interpreter.python))}"
+    key = hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]
+    return cache_directory() / f"hub-{key}-{name}.zip"
 
 
 def pip_arguments(interpreter: Interpreter, directory: Path) -> list[str]:
@@ -153,3 +159,24 @@ def _packed(wheels: Sequence[Path]) -> bytes:
         for wheel in wheels:
             archive.writestr(zipfile.ZipInfo(wheel.name), wheel.read_bytes())
     return data.getvalue()
+
+
+def main(argv: Sequence[str]) -> int:
+    """python -m operations.hub MACHINE GLIBC PYTHON: fetch the client for such nodes now, for a deploy from a place
+    without a package index. Prints where it is."""
+    if len(argv) != 3 or not all(re.fullmatch(r"\d+\.\d+", version) for version in argv[1:]):
+        print("python -m operations.hub aarch64 2.39 3.12: machine, glibc and Python of the nodes", file=sys.stderr)
+        return 2
+    major, minor = argv[2].split(".")
+    interpreter = Interpreter(argv[0], argv[1], (int(major), int(minor)))
+    try:
+        archive(interpreter)
+    except OperationError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(archive_place(interpreter))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -51,8 +51,13 @@ def _of_index(registry: oci.Client, index: oci.Manifest, name: str) -> dict[str,
     for entry in _told(index.body, name, lambda data: list(data["manifests"])):
         platform, digest = _told_of(entry, name)
         # Docker takes the first that fits; what is made for unknown/unknown is a record of how it was built.
-        if platform.startswith("linux/") and platform not in platforms:
+        if not platform.startswith("linux/") or platform in platforms:
+            continue
+        try:
             platforms[platform] = _platform(registry.manifest(digest).body, digest, name)
+        except oci.OciError as error:
+            if error.status != 404:  # a registry that mirrors another one need not have every platform
+                raise
     return platforms
 
 

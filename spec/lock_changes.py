@@ -147,4 +147,4 @@ def volume(size: int) -> str:
     for unit, name in _UNITS:
         if size >= unit:
             return f"{size / unit:.1f} {name}"
-    return f"{size} bytes"
+    return "1 byte" if size == 1 else f"{size} bytes"

@@ -289,34 +289,28 @@ def test_many_files_are_named_in_part(far: Far, capsys: pytest.CaptureFixture[st
     assert "    added 020.txt (1 byte)" not in lines
 
 
-# As a program
+# As a command
 
 
-def program(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "HF_HUB_OFFLINE": "0"}
-    command = [sys.executable, str(repository.ROOT / "lock.py"), *arguments]
-    return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False, timeout=60)
-
-
-def test_the_settings_are_read_as_a_deploy_reads_them(far: Far) -> None:
+def test_the_settings_are_read_as_a_deploy_reads_them(far: Far, capsys: pytest.CaptureFixture[str]) -> None:
     """inventory.py and group_data/ of the directory, and --data over them; a damaged lock is no hindrance."""
     (far.place / "inventory.py").write_text((repository.ROOT / "inventory.py").read_text())
     (far.place / "group_data").mkdir()
     lines = [f"{name} = {value!r}" for name, value in far.stated.items() if name != "weights_repository"]
     (far.place / "group_data" / "all.py").write_text("\n".join(lines))
     (far.place / "sparkpair.lock").write_text("{")
-    done = program(far.place, "--data", "weights_repository=lab/weights")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("sparkpair.lock: was written anew")
+    assert lock.main(["--data", "weights_repository=lab/weights"]) == 0
+    said = capsys.readouterr()
+    assert (said.out.partition(",")[0], said.err) == ("sparkpair.lock: was written anew", "")
     made = parse(far.written, "x")
     assert made.weights is not None and made.weights.repository == "lab/weights"
-    with pytest.raises(lock.NotLocked) as error:
-        lock.settings_of("inventory.py", ["max_num_seqs=0", "hub_endpoint=here"])
-    assert list(error.value.lines) == [
-        "Settings refused; no node was changed.",
-        "  --data: max_num_seqs = 0: must be at least 1",
-        '  --data: hub_endpoint = "here": must be an address such as https://huggingface.co, without user, password or query',
-    ]
+    assert lock.main(["--check", "--data", "max_num_seqs=0", "--data", "hub_endpoint=here"]) == 1
+    assert capsys.readouterr() == (
+        "",
+        "Settings refused; no node was changed.\n"
+        "  --data: max_num_seqs = 0: must be at least 1\n"
+        '  --data: hub_endpoint = "here": must be an address such as https://huggingface.co, without user, password or query\n',
+    )
 
 
 ASK_ALL = """

@@ -215,7 +215,8 @@ def _another_model(name: str, locked: Sequence[Row], node: Node, here: Content, 
         yield broken(
             node.name,
             f"{name}: {here.path} holds other files than {file_set.repository} at {file_set.revision[:12]}: "
-            f"{', '.join(other[:3])} and {len(other) + same} names in all, {same} of them in the locked size",
+            f"{', '.join(other[:3])}: {len(other)} of the {len(other) + same} locked names that are there have another "
+            f"size",
             f"name another directory in {name}_path, or remove this one if nobody needs it: rm -r {here.path}",
         )
 
@@ -231,12 +232,13 @@ def _out_of_reach(
                 yield unknown(node.name, f"whether it reaches {cluster.knobs.hub_endpoint}", why)
         return
     told = [f"{node.name}: {reached.get(node.name) or 'no way'}" for node in nodes]
+    rest = len(nowhere) - 2
+    more = f" and {rest} more file{'s' if rest > 1 else ''}" if rest > 0 else ""
     first = ", ".join(path for path, _, _ in nowhere[:2])
     yield broken(
         "",
-        f"{name}: no node holds {first}{f' and {len(nowhere) - 2} more files' if len(nowhere) > 2 else ''} "
-        f"({amount(sum(size for _, size, _ in nowhere))}), and none reaches {cluster.knobs.hub_endpoint} "
-        f"({'; '.join(told)})",
+        f"{name}: no node holds {first}{more} ({amount(sum(size for _, size, _ in nowhere))}), and none reaches "
+        f"{cluster.knobs.hub_endpoint} ({'; '.join(told)})",
         f"give one node a way to the internet, put the files into {paths[nodes[0].name]} on {nodes[0].name}, or make "
         f"a bundle where there is one (make bundle) and name it in bundle_path",
     )
@@ -244,7 +246,10 @@ def _out_of_reach(
 
 def amount(count: int) -> str:
     """Bytes for a person."""
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
 
 
 def _differences(name: str, source: Node, whole: Content, node: Node, here: Content) -> Iterator[Verdict]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,8 @@ class Case:
     """Settings of which the state was made, and that are still stated."""
     data: Callable[[str, dict[str, Any]], dict[str, Any]] = as_it_is
     banner: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    """More files beside the inventory."""
     place: str = ""
     """A directory of the checkout to run in, with what is there; else one that is made for the case."""
 

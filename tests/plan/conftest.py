@@ -93,6 +93,8 @@ def lay_out(case: Case, place: Path) -> None:
     (place / "inventory.py").write_text(INVENTORY)
     settings = "".join(f"{name} = {value!r}\n" for name, value in case.stated.items())
     (place / "group_data" / "all.py").write_text(settings)
+    for name, text in case.files.items():
+        (place / name).write_text(text)
 
 
 @pytest.fixture(scope="session")

@@ -50,8 +50,6 @@ class Job:
     """Its part file: there, and owned by the login user."""
     offset: int
     """Bytes that the part holds already; what they are, only the sha256 of the whole will tell."""
-    wrong: int
-    """How often a source has sent other bytes."""
 
 
 @dataclass
@@ -65,7 +63,8 @@ class _Row:
     at: int = 0
     moved: float = 0.0
     begun_here: bool = False
-    wrong: int = 0
+    wrong: dict[str, int] = field(default_factory=dict)
+    """How often each source has sent other bytes."""
     avoid: str = ""
     avoid_until: float = 0.0
 
@@ -88,6 +87,7 @@ class Board:
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
         self._heard: dict[str, float] = {}
+        self._declined: set[tuple[str, str, str]] = set()
         self._began = self.clock()
         self._rows = {
             (wanted.name, path): _Row(wanted, path, size, sha256, self._first(wanted, path, size, sha256))
@@ -133,9 +133,7 @@ class Board:
                 offset = self._prepare(row, part) if state is State.LACKING else 0
                 row.begun_here = row.begun_here or offset == 0
                 row.state, row.source, row.at, row.moved = State.TAKEN, source, offset, now
-                return Job(
-                    row.wanted.name, row.wanted.directory, row.path, row.size, row.sha256, part, offset, row.wrong
-                )
+                return Job(row.wanted.name, row.wanted.directory, row.path, row.size, row.sha256, part, offset)
             return None
 
     def progress(self, job: Job, at: int) -> None:
@@ -162,9 +160,10 @@ class Board:
             row = self._rows[job.set, job.path]
             # Other bytes of a part that an earlier run left prove nothing against this source.
             if row.begun_here:
-                row.wrong += 1
-                row.avoid, row.avoid_until = row.source, self.clock() + AVOID_SECONDS
-            self._set(job, State.REFUSED if row.wrong >= WRONG_AT_MOST else State.LACKING, 0)
+                row.wrong[row.source] = row.wrong.get(row.source, 0) + 1
+                if self._has_others(row.wanted):
+                    row.avoid, row.avoid_until = row.source, self.clock() + AVOID_SECONDS
+            self._set(job, State.REFUSED if WRONG_AT_MOST in row.wrong.values() else State.LACKING, 0)
         return False
 
     def read(self, job: Job, sha256: str) -> bool:
@@ -181,6 +180,16 @@ class Board:
         with self._lock:
             if self._rows[job.set, job.path].state is State.TAKEN:
                 self._set(job, State.LACKING, _size(job.part))
+
+    def decline(self, source: str, job: Job) -> None:
+        """The source cannot give it, now or later."""
+        with self._lock:
+            self._declined.add((source, job.set, job.path))
+            self.give_back(job)
+
+    def has_declined(self, source: str, wanted: Set, path: str) -> bool:
+        """Whether a source cannot give a file."""
+        return (source, wanted.name, path) in self._declined
 
     def fail(self, why: str) -> None:
         """Nothing of it can go on."""
@@ -241,6 +250,10 @@ class Board:
     def _in(self, state: State) -> list[tuple[Set, str]]:
         with self._lock:
             return [(row.wanted, row.path) for row in self._rows.values() if row.state is state]
+
+    def _has_others(self, wanted: Set) -> bool:
+        """Whether more than one source may have the files of a set."""
+        return len(self.errand.peers) + bool(wanted.bundle) + bool(wanted.hub and self.errand.hub) > 1
 
     # Files
 

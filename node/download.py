@@ -11,15 +11,18 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from node import errand, pages, paths
 from node.board import Board, Job
 from node.fetch import FILES_AT_ONCE, Task
 from node.ladder import Ladder, Rung, described
+from node.local import BUNDLE
 
 SOURCE = "hub"
 LOOK_SECONDS = 0.25
+END_SECONDS = 5.0
+"""For a few MiB to reach the disk."""
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "LANG": "C.UTF-8",
@@ -41,6 +44,26 @@ ENVIRONMENT = {
 }
 
 
+class Child(Protocol):
+    """The download: it is given lines, and gives some."""
+
+    def send(self, message: dict[str, Any]) -> None:
+        """A file to bring."""
+
+    def lines(self, seconds: float) -> list[dict[str, Any]]:
+        """What it said since, or says within that time."""
+
+    def last_words(self) -> str:
+        """Why it ended, once it did; empty while it lives."""
+
+    def end(self) -> None:
+        """Let it end, now."""
+
+
+# The request, the owner (uid, gid), and a directory for what the client keeps.
+Start = Callable[[dict[str, Any], tuple[int, int], str], Child]
+
+
 @dataclass
 class _Active:
     """A file that the child is at."""
@@ -56,15 +79,14 @@ class Download:
 
     def __init__(
         self, board: Board, hub: errand.Hub, token: str | None, rate: int, shared: pages.Rate,
-        say: Callable[[str], None], program: Sequence[str] = (*paths.PROGRAM, "fetch"),
-        clock: Callable[[], float] = time.monotonic,
+        say: Callable[[str], None], start: Start, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._board, self._hub, self._token, self._rate, self._shared = board, hub, token, rate, shared
-        self._say, self._program, self._clock = say, program, clock
+        self._say, self._start_child, self._clock = say, start, clock
         self._ladders = {wanted.name: Ladder(wanted.hub) for wanted in board.errand.sets if wanted.hub}
         self._peers = [peer.name for peer in board.errand.peers]
         self._active: dict[int, _Active] = {}
-        self._child: _Child | None = None
+        self._child: Child | None = None
         self._number = 0
         self._until = 0.0
         self._told_wait = 0.0
@@ -111,21 +133,23 @@ class Download:
         return wanted.name in self._ladders and path in wanted.fetch
 
     def _may(self, wanted: errand.Set, path: str) -> bool:
-        """Files beside this node's share: when no peer is at them, or none has brought anything for long."""
-        del path
+        """Files beside this node's share: when no peer is at them, or none has brought anything for long. What the
+        bundle has is not downloaded."""
         if wanted.name not in self._ladders or self._ladders[wanted.name].rung() is None:
+            return False
+        if wanted.bundle and not self._board.has_declined(BUNDLE, wanted, path):
             return False
         if not self._peers or not wanted.wait:
             return True
         return self._board.quiet_seconds(self._peers) > self._board.errand.stall_seconds
 
-    def _start(self, job: Job) -> _Child:
+    def _start(self, job: Job) -> Child:
         request = {
             "client": self._hub.client, "endpoint": self._hub.endpoint, "token": self._token, "rate": self._rate,
         }  # fmt: skip
         # What the client must keep somewhere lies beside the parts, and goes with them.
         home = os.path.join(os.path.dirname(job.part), "home")
-        return _Child(self._program, request, self._board.owner, home)
+        return self._start_child(request, self._board.owner, home)
 
     # What the child says
 
@@ -237,10 +261,13 @@ class _Passed:
 _PASSED: Any = _Passed()
 
 
-class _Child:
-    """The process, its input and its lines."""
+class Process:
+    """The download as a process of its own, which runs as the owner of the files."""
 
-    def __init__(self, program: Sequence[str], request: dict[str, Any], owner: tuple[int, int], home: str) -> None:
+    def __init__(
+        self, request: dict[str, Any], owner: tuple[int, int], home: str,
+        program: Sequence[str] = (*paths.PROGRAM, "fetch"),
+    ) -> None:  # fmt: skip
         uid, gid = owner
         identity: dict[str, Any] = {}
         if os.geteuid() == 0:
@@ -289,9 +316,13 @@ class _Child:
         return last.replace(self._token, "<token>") if self._token else last
 
     def end(self) -> None:
-        """Kill it. It holds nothing that a kill could lose: what a part has is looked up when it is taken again."""
-        self._process.kill()
-        self._process.wait()
+        """End it. What it has buffered it writes, if it can; what a part has is looked up when it is taken again."""
+        self._process.terminate()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         self._selector.close()
         for stream in (self._input, self._output, self._errors):
             try:

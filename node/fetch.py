@@ -69,6 +69,7 @@ class Writer:
     def __init__(self, task: Task, rate: pages.Rate, tell: Callable[..., None]) -> None:
         self._task, self._rate, self._tell = task, rate, tell
         self._told = time.monotonic()
+        self._lock = threading.Lock()
         offset = os.stat(task.part).st_size
         offset = offset if offset <= task.size else 0
         # Before the first request, so that no server waits while it is read.
@@ -85,7 +86,8 @@ class Writer:
             raise Refused("wrong", "it is longer than the lock says")
         self._rate.take(len(data))
         self._digest.update(data)
-        self._sink.write(data)
+        with self._lock:
+            self._sink.write(data)
         if time.monotonic() - self._told >= TELL_SECONDS:
             self._told = time.monotonic()
             self._tell(self._task.number, at=self._sink.offset)
@@ -107,9 +109,15 @@ class Writer:
 
     def close(self) -> str:
         """Make it durable; the sha256 of what is there."""
-        self._sink.close()
+        with self._lock:
+            self._sink.close()
         self._tell(self._task.number, at=self._sink.offset)
         return self._digest.hexdigest()
+
+    def keep(self) -> None:
+        """Bring what is buffered to the disk, and take no more: the process ends."""
+        self._lock.acquire()
+        self._sink.close()
 
     def _alive(self, count: int) -> None:
         if time.monotonic() - self._told >= TELL_SECONDS:
@@ -277,6 +285,7 @@ class Crew:
     def __init__(self, client: Client, rate: pages.Rate, output: int = 1) -> None:
         self._client, self._rate, self._output = client, rate, output
         self._tasks: queue.Queue[Task | None] = queue.Queue()
+        self._writers: set[Writer] = set()
         self._lock = threading.Lock()
 
     def run(self, tasks: Iterator[Task]) -> None:
@@ -290,6 +299,15 @@ class Crew:
             self._tasks.put(None)
         for worker in workers:
             worker.join()
+
+    def end(self) -> None:
+        """Keep what arrived, and end the process: workers may hang in a transfer for as long as they like."""
+        for writer in list(self._writers):
+            try:
+                writer.keep()
+            except OSError:
+                continue  # it is told no more; the part has what it has
+        os._exit(0)
 
     def tell(self, number: int, **said: Any) -> None:
         """One line; when the parent has gone, so does this process."""
@@ -307,10 +325,12 @@ class Crew:
     def _bring(self, task: Task) -> None:
         try:
             writer = Writer(task, self._rate, self.tell)
+            self._writers.add(writer)
             try:
                 self._client.bring(task, writer)
             finally:
                 # Whatever happened, what arrived is kept.
+                self._writers.discard(writer)
                 sha256 = writer.close()
             if writer.tell() != task.size:
                 raise Refused("lost", "the transfer ended early")
@@ -335,5 +355,7 @@ def main(argv: list[str]) -> int:
     except ImportError as error:
         print(json.dumps({"task": 0, "failed": "client", "text": str(error)}), flush=True)
         return 1
-    Crew(client, pages.Rate(request["rate"])).run(Task(**json.loads(line)) for line in sys.stdin)
+    crew = Crew(client, pages.Rate(request["rate"]))
+    signal.signal(signal.SIGTERM, lambda number, frame: crew.end())
+    crew.run(Task(**json.loads(line)) for line in sys.stdin)
     return 0

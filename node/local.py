@@ -49,10 +49,9 @@ class _Count:
 
 def copy_bundle(board: Board, say: Callable[[str], None]) -> None:
     """Copy what the bundle has of what lacks. A file that it does not give is left to the other sources."""
-    useless: set[tuple[str, str]] = set()
 
     def may(wanted: Set, path: str) -> bool:
-        return bool(wanted.bundle) and (wanted.name, path) not in useless
+        return bool(wanted.bundle) and not board.has_declined(BUNDLE, wanted, path)
 
     bundles = {wanted.name: wanted.bundle for wanted in board.errand.sets}
     while not board.over.is_set():
@@ -64,15 +63,14 @@ def copy_bundle(board: Board, say: Callable[[str], None]) -> None:
         try:
             sha256 = _copy(board, job, place)
         except _Unreadable as error:
-            useless.add((job.set, job.path))
-            board.give_back(job)
+            board.decline(BUNDLE, job)
             say(f"{job.set}: {place} cannot be read from the bundle: {error}")
             continue
         except BaseException:
             board.give_back(job)
             raise
         if sha256 is not None and not board.done(job, sha256):
-            useless.add((job.set, job.path))
+            board.decline(BUNDLE, job)
             say(f"{job.set}: {place} has other bytes than the lock states (sha256 {sha256[:12]})")
 
 

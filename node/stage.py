@@ -22,7 +22,7 @@ from pathlib import Path
 from node import board, content, errand, local, pages, paths, progress, turns, wire
 from node.copier import Copier
 from node.download import SOURCE as HUB
-from node.download import Download
+from node.download import Download, Process, Start
 from node.errand import Errand, Set
 from node.verified import Verified
 
@@ -46,7 +46,7 @@ class Stage:
     def __init__(
         self, wanted: Errand, owner: tuple[int, int], token: str | None, say: Callable[[str], None],
         state: Path = paths.WEIGHTS, port: int = paths.WEIGHTS_PORT, net: Path = Path("/sys/class/net"),
-        program: tuple[str, ...] = (*paths.PROGRAM, "fetch"),
+        start: Start = Process,
     ) -> None:  # fmt: skip
         self._wanted, self._state, self._say = wanted, state, say
         self._sealed: set[str] = set()
@@ -59,7 +59,7 @@ class Stage:
         self._copier = Copier(wanted.peers, rate, wanted.stall_seconds, say, net, port) if wanted.peers else None
         self._download = None
         if wanted.hub is not None:
-            self._download = Download(self.board, wanted.hub, token, wanted.rate, rate, say, program)
+            self._download = Download(self.board, wanted.hub, token, wanted.rate, rate, say, start)
 
     def _begin(self) -> None:
         """Mark what is unfinished, before a byte of it changes; refuse what the disks cannot take."""

@@ -319,6 +319,15 @@ def disk_full(wanted: Set, missing: int) -> str:
     )
 
 
+def gathered(directory: str) -> int:
+    """Bytes in the parts of a directory."""
+    try:
+        with os.scandir(os.path.join(directory, PARTS)) as found:
+            return sum(entry.stat().st_size for entry in found if entry.name.endswith(".part"))
+    except OSError:
+        return 0
+
+
 def remove_parts(directory: str) -> None:
     """Every file is here: nothing of the work is left."""
     shutil.rmtree(os.path.join(directory, PARTS), ignore_errors=True)

@@ -49,6 +49,8 @@ class _Source:
     peer: Peer
     lanes: list[_Lane]
     offered: dict[str, set[str]] = field(default_factory=dict)
+    index: dict[str, bytes] = field(default_factory=dict)
+    """Its answers: another one than before says that the peer is at work."""
     asked_at: float = float("-inf")
     asking: threading.Lock = field(default_factory=threading.Lock)
 
@@ -211,6 +213,9 @@ class _Crew:
                 body = connection.get(peer.index_target(wanted.name))
                 text = body.read(MOST_INDEX_BYTES)
                 rows = _rows(text, connection) if body.code == 200 else set()
+                if source.index.get(wanted.name, text) != text:
+                    self._board.heard(source.peer.name)
+                source.index[wanted.name] = text
                 source.offered[wanted.name] = {row[0] for row in rows.intersection(wanted.files)}
             source.asked_at = time.monotonic()
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from socketserver import ThreadingMixIn
 from urllib.parse import quote, unquote
 
-from node import pages, paths
+from node import board, pages, paths
 from node.verified import Verified
 
 PREFIX = "/v1/"
@@ -90,7 +90,8 @@ class Handler(BaseHTTPRequestHandler):
             self._answer_file(here, unquote(path))
 
     def _answer_index(self, here: Verified) -> None:
-        body = json.dumps({"files": here.held()}).encode()
+        # That parts grow tells a peer which waits for this node's download that it is under way.
+        body = json.dumps({"files": here.held(), "gathered": board.gathered(here.directory)}).encode()
         self._begin(200, len(body), {"Content-Type": "application/json"})
         self.wfile.write(body)
 

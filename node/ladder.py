@@ -16,6 +16,7 @@ BUSY_IN_A_ROW = 4
 class Rung:
     """One way to download: a repository at a commit, and whether its bytes may come from xet."""
 
+    step: int
     repository: str
     revision: str
     xet: bool
@@ -35,8 +36,9 @@ class Ladder:
     def rungs(self) -> list[Rung]:
         """All of them: the first repository as it comes, again, without xet, and then the mirrors."""
         (repository, revision), *mirrors = self.repositories
-        first = [Rung(repository, revision, xet) for xet in (True, True, False)]
-        return first + [Rung(*mirror, False) for mirror in mirrors]
+        ways = [(repository, revision, xet) for xet in (True, True, False)]
+        ways += [(*mirror, False) for mirror in mirrors]
+        return [Rung(step, *way) for step, way in enumerate(ways)]
 
     def rung(self) -> Rung | None:
         """What to try now; None when no repository is left."""

@@ -54,9 +54,10 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--again", action="store_true")
     parser.add_argument("only", nargs="*")
     arguments = parser.parse_args(words)
-    from tests.lab.chaos_rows import ROWS
+    from tests.lab import chaos_rows, chaos_staging
 
-    rows = [row for row in ROWS if not arguments.only or any(word in row.name for word in arguments.only)]
+    every = [*chaos_rows.ROWS, *chaos_staging.ROWS]
+    rows = [row for row in every if not arguments.only or any(word in row.name for word in arguments.only)]
     if arguments.list:
         print("\n".join(f"{row.engine:9} {row.name}" for row in rows))
         return 0
@@ -75,7 +76,7 @@ def main(words: Sequence[str]) -> int:
         save(results)
         outcome = "passed" if result.passed else "FAILED"
         print(f"          {outcome} in {result.seconds:.0f} s: {result.seen}", flush=True)
-        write_table([results[known.name] for known in ROWS if known.name in results])
+        write_table([results[known.name] for known in every if known.name in results])
     failed = [row.name for row in rows if not results[row.name].passed]
     passed = len(rows) - len(failed)
     print(f"{passed} passed, {len(failed)} failed")
@@ -108,8 +109,8 @@ def save(results: dict[str, Result]) -> None:
 def product_commit() -> str:
     """The newest commit that changed the rows or what they exercise; marked when there is more than is committed."""
     places = [
-        "deploy.py", "verify.py", "config.py", "spec", "facts", "checks", "roles", "operations", "templates", "node",
-        "lab", "tests/lab",
+        "deploy.py", "stage.py", "lock.py", "verify.py", "config.py", "spec", "facts", "checks", "roles", "operations",
+        "templates", "node", "lab", "tests/lab",
     ]  # fmt: skip
     dirty = "-dirty" if git("status", "--porcelain", "--untracked-files=no", "--", *places) else ""
     return git("log", "-1", "--format=%h", "--", *places) + dirty

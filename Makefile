@@ -9,7 +9,7 @@ TYPED := $(wildcard spec checks facts node operations roles benchmarks)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check tests-of-plans tests-of-the-pair tests-that-wait tests-that-compute lint chaos bench-noop lab-up lab-down lab-clean lab-ready lock lock-check lock-deps docs plan
+.PHONY: help venv demo test check tests-of-plans tests-of-the-pair tests-that-wait tests-that-compute lint chaos bench-noop lab-up lab-down lab-clean lab-ready lock lock-check lock-deps bundle verify-deep docs plan
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -123,6 +123,13 @@ lock: venv ## Write sparkpair.lock: image, weights and drafter to the byte; says
 
 lock-check: venv ## Whether anything moved since the lock was written (exits 2 when it did); writes nothing
 	$(PYTHON) lock.py --check $(ARGS)
+
+bundle: venv ## One directory with image, weights and drafter, for a pair without internet: make bundle BUNDLE=/path
+	@if [ -z "$(BUNDLE)" ]; then echo "make bundle: which directory shall be made? make bundle BUNDLE=/path" >&2; exit 1; fi
+	$(PYTHON) bundle.py $(ARGS) "$(BUNDLE)"
+
+verify-deep: venv ## verify.py, after every byte of weights and drafter was read again on both nodes
+	$(PYTHON) verify.py --deep $(ARGS)
 
 docs: venv ## Write the generated pages of docs/ again
 	$(PYTHON) -m spec.docs

@@ -16,7 +16,7 @@ from tests import repository
 
 OURS = ("spec", "facts", "checks", "operations", "roles", "node", "benchmarks", "lab", "tests")
 VERBS = ("deploy", "stage", "verify", "doctor", "bench", "rollback", "remove")
-TOP_LEVEL = (*VERBS, "plan", "lock", "inventory", "config", "group_data")
+TOP_LEVEL = (*VERBS, "plan", "lock", "bundle", "inventory", "config", "group_data")
 TOP_LEVEL_FILES = [f"{name}.py" for name in TOP_LEVEL]
 PRODUCT = (*TOP_LEVEL, "spec", "facts", "checks", "operations", "roles", "templates", "node")
 
@@ -40,6 +40,8 @@ ROOMS: dict[str, Room] = {
     "plan": Room(("spec",)),
     # Reaches the hub and the image's registry from the control machine, and no node; so it needs no pyinfra.
     "lock": Room(("spec", "facts.hub", "facts.published", "node.oci")),
+    # A staging unit of its own, on a machine that is no node: what a node does to fill a directory, it does as well.
+    "bundle": Room(("spec", "lock", "facts.hub", "facts.published", "node"), ("huggingface_hub",)),
     # Run by Python itself it becomes pyinfra, by the command line that plan.py makes.
     "verify": Room((*_VERB.ours, "plan"), _VERB.others),
     "inventory": Room(("spec.transport",)),
@@ -57,6 +59,8 @@ ROOMS: dict[str, Room] = {
     # The identity of files is defined once, where the nodes compute it: node.wire.
     "spec.lock": Room(("spec.kinds", "node.wire")),
     "spec.licences": Room(("spec.lock",)),
+    # What a bundle takes of a lock, and the texts in it.
+    "spec.bundle": Room(("spec.lock", "spec.licences")),
     "spec.lock_changes": Room(("spec.lock", "spec.licences")),
     # Which repositories and which image the settings name, for whoever resolves a lock or judges one.
     "spec.sources": Room(("spec.cluster", "spec.kit_keys")),

@@ -132,10 +132,15 @@ class Download:
     def _is_share(self, wanted: errand.Set, path: str) -> bool:
         return wanted.name in self._ladders and path in wanted.fetch
 
+    def _is_of_share(self, job: Job) -> bool:
+        return any(job.path in wanted.fetch for wanted in self._board.errand.sets if wanted.name == job.set)
+
     def _may(self, wanted: errand.Set, path: str) -> bool:
         """Files beside this node's share: when no peer is at them, or none has brought anything for long. What the
         bundle has is not downloaded."""
         if wanted.name not in self._ladders or self._ladders[wanted.name].rung() is None:
+            return False
+        if self._board.has_declined(SOURCE, wanted, path):
             return False
         if wanted.bundle and not self._board.has_declined(BUNDLE, wanted, path):
             return False
@@ -194,12 +199,17 @@ class Download:
             ladder.wrong(active.rung)
             self._tell(active, f"{job.path}: {text}")
             return
+        if kind == "absent" and not self._is_of_share(job):
+            # What an operator laid beside the weights is on the other node, and on no hub.
+            self._board.decline(SOURCE, job)
+            return
         self._board.give_back(job)
+        is_gone = kind in ("gone", "absent")
         if kind == "full":
             self._board.full()
-        elif kind in ("disk", "gated") or (kind == "gone" and not ladder.is_gone(active.rung)):
+        elif kind in ("disk", "gated") or (is_gone and not ladder.is_gone(active.rung)):
             self._board.fail(f"{job.set}: {text}")
-        elif kind == "gone":
+        elif is_gone:
             self._tell(active, f"{text.partition(' Fix:')[0]} {self._next(ladder, active.rung)}")
         elif kind == "busy":
             seconds = ladder.asked_to_wait(active.rung, after)

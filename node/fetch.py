@@ -213,6 +213,8 @@ class Client:
         except (errors.GatedRepoError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError,
                 errors.RemoteEntryNotFoundError, errors.DisabledRepoError) as error:  # fmt: skip
             kind = "gated" if error.response.status_code in (401, 403) else "gone"
+            if isinstance(error, errors.RemoteEntryNotFoundError):
+                kind = "absent"
             raise Refused(kind, _refusal(error, task, self._token is not None)) from None
         except errors.HfHubHTTPError as error:
             code = error.response.status_code

@@ -190,7 +190,7 @@ def test_a_file_that_is_gone_is_named(far: Far) -> None:
     """It was there when the lock was made."""
     task = far.task("other.safetensors")
     assert far.refused(task) == (
-        "gone", f"{NAME} at {task.revision[:12]} has no file other.safetensors. Fix: make lock"
+        "absent", f"{NAME} at {task.revision[:12]} has no file other.safetensors. Fix: make lock"
     )  # fmt: skip
 
 

@@ -55,11 +55,11 @@ class Ladder:
 
     def failed(self, tried: Rung) -> float:
         """An attempt on this rung failed; how long to wait. Attempts that ran side by side count as one."""
-        self.failures += 1
         if tried == self.rung():
+            self.failures += 1
             # Without xet, a connection that brought something is worth another.
             self._next(stays=not tried.xet and self.failures == 1)
-        return self._pause(self.failures)
+        return self._pause(max(self.failures, 1))
 
     def asked_to_wait(self, tried: Rung, seconds: float) -> float:
         """The server is busy; how long to wait, by its own word if it said one."""

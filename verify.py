@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from pyinfra import host, inventory, logger
 from pyinfra.api.exceptions import DeployError
 
-from checks import access, api, api_key, converged, deep, staging
+from checks import access, api, api_key, converged, deep, image
 from checks.verdict import failures
 from facts.api import Chat
 from facts.pings import RailPings
@@ -61,7 +61,7 @@ def statements(run):
         pings = run.hosts[node.name].get_fact(RailPings, targets=targets, _sudo=True, _ignore_errors=True)
         yield from converged.packets_pass(cluster, node, pings)
     engine = wanted.engine(run)
-    yield from staging.image_layers(cluster, facts)
+    yield from image.image_layers(cluster, facts)
     yield from converged.weights_agree(cluster, facts)
     for node in cluster.nodes:
         yield from deep.checked(cluster, node, facts[node.name])

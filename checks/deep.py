@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from checks.staging import amount
+from checks.content import amount
 from checks.verdict import Verdict, broken, holds, unknown
 from facts.values import Content, NodeFacts, Unknown
 from spec import objects

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.staging import amount
+from checks.content import amount
 from checks.verdict import Verdict, broken, unknown
 from facts.values import NodeFacts, Unknown
 from spec.cluster import Cluster, Node

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from checks import content
+from checks import content, image
+from checks.content import amount
 from checks.verdict import Verdict, broken, holds, unknown
 from facts.values import Disk, Docker, Holder, NodeFacts, Unknown
 from spec.cluster import Cluster, Node
@@ -12,9 +13,6 @@ from spec.objects import KEEPER_UNIT
 
 INSTALL_DOCKER = "sudo apt-get install docker.io, or Docker's own packages; DGX OS brings them"
 INSTALL_TOOLKIT = "sudo apt-get install nvidia-container-toolkit; DGX OS brings it"
-IMAGE_BYTES = {"vllm-exl3": 30 * 2**30}
-"""Room that a pull needs. The reference kit v2.3-tier1 says 25 GiB; the layers on their way come on top."""
-OTHER_IMAGE_BYTES = 1 * 2**30
 STATE_BYTES = 64 * 2**20
 
 
@@ -37,36 +35,6 @@ def docker(node: Node, seen: NodeFacts) -> Iterator[Verdict]:
         yield broken(node.name, f"the NVIDIA container toolkit is not installed ({lacks} is missing)", INSTALL_TOOLKIT)
     if now.answers and now.client and now.runtime:
         yield holds(node.name, f"Docker {now.version} answers, the NVIDIA runtime is installed")
-
-
-def image_layers(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Iterator[Verdict]:
-    """The image is on every node, and it is the same."""
-    reference = cluster.image
-    layers: dict[tuple[str, ...], str] = {}
-    for node in cluster.nodes:
-        now = facts[node.name].docker
-        found = now if isinstance(now, Unknown) else now.images.get(reference, Unknown("not looked at"))
-        if isinstance(found, Unknown):
-            yield unknown(node.name, f"the image {short(reference)}", found)
-            return
-        if found is None:
-            yield broken(node.name, f"the image {short(reference)} is not there", "run deploy.py")
-            return
-        layers.setdefault(found.layers, node.name)
-    if len(layers) > 1:
-        yield broken(
-            "",
-            f"{' and '.join(layers.values())} hold different layers under {short(reference)}",
-            f"remove it on both, then run deploy.py: docker rmi {reference}",
-        )
-    else:
-        yield holds("", f"every node holds {short(reference)}, {len(next(iter(layers)))} layers, all the same")
-
-
-def short(reference: str) -> str:
-    """An image reference without most of its digest."""
-    name, _, digest = reference.partition("@sha256:")
-    return f"{name}@{digest[:12]}" if digest else name
 
 
 def names_and_ports(cluster: Cluster, node: Node, seen: NodeFacts) -> Iterator[Verdict]:
@@ -137,7 +105,7 @@ def space(cluster: Cluster, node: Node, seen: NodeFacts, plans: list[content.Pla
         if isinstance(now.disk, Unknown):
             yield unknown(node.name, "the space of Docker's images", now.disk)
         else:
-            want("the image", IMAGE_BYTES.get(cluster.stack.name, OTHER_IMAGE_BYTES), now.disk)
+            want("the image", image.pull_bytes(cluster), now.disk)
     for rows in wants.values():
         free = rows[0][2].free
         needed = sum(count for _, count, _ in rows)
@@ -148,11 +116,6 @@ def space(cluster: Cluster, node: Node, seen: NodeFacts, plans: list[content.Pla
                 f"{amount(free)} free on the disk of {rows[-1][2].at}; needed: {parts}",
                 f"make room for {amount(needed - free)}: sudo du -xh --max-depth=2 {rows[-1][2].at} | sort -h | tail",
             )
-
-
-def amount(count: int) -> str:
-    """Bytes for a person."""
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def no_other_keeper(node: Node, seen: NodeFacts) -> Iterator[Verdict]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import signal
 import socket
@@ -248,5 +249,14 @@ def main(argv: list[str]) -> int:
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())
     log(f"serving {arguments.image} on {', '.join(arguments.listen)}")
+    tell_systemd("READY=1")
     serve(servers, stop)
     return 0
+
+
+def tell_systemd(text: str) -> None:
+    """What a unit of Type=notify waits for (sd_notify(3)); nothing where no unit waits."""
+    place = os.environ.get("NOTIFY_SOCKET", "")
+    if place:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+            channel.sendto(text.encode(), "\0" + place[1:] if place.startswith("@") else place)

@@ -15,10 +15,10 @@ from paramiko import SSHException
 from pyinfra import logger
 from pyinfra.api.command import StringCommand
 
-from checks import access, opinion
+from checks import access, image, opinion
 from checks.opinion import EXIT, Opinion, Place
 from checks.verdict import Verdict
-from facts.values import UnknownFact
+from facts.values import Image, UnknownFact
 from operations import engine_side, wanted
 from operations.core import Commands, fail, is_executing, node_operation, noop
 from operations.run import Run
@@ -97,7 +97,10 @@ def _ask(run: Run, where: Place) -> Opinion:
     asked = {**opinion.question(run.cluster, where), "program": program, "bootstrap": engine_side.BOOTSTRAP}
     host = run.hosts[where.node.name]
     floor = opinion.floor(run.cluster)
-    command = StringCommand(command_line(run.cluster.image, run.cluster.knobs.opinion_memory_mib, floor, where))
+    held = image.find(run.cluster, run.seen(where.node))
+    if not isinstance(held, Image):
+        return Opinion(doubts=(f"the image is not on {where.node.name} any more",))
+    command = StringCommand(command_line(held.id, run.cluster.knobs.opinion_memory_mib, floor, where))
     try:
         _, output = host.run_shell_command(command, _sudo=True, _stdin=json.dumps(asked), _timeout=2 * END_SECONDS + 30)
     except (OSError, EOFError, SSHException) as error:

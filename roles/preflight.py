@@ -10,18 +10,33 @@ from checks import access, content
 from checks import preflight as checked
 from checks.verdict import Verdict
 from facts.values import NodeFacts
-from operations import lock, opinion, staging
+from operations import bundle, image, lock, opinion, staging
 from operations.run import Run
 
 
 def preflight(run: Run) -> None:
     """Raise DeployError with all that forbids a deploy."""
-    _refuse(run, lambda facts: [*checked.refusals(run.cluster, facts, _reached(run, facts)), *opinion.refusals(run)])
+    _refuse(
+        run,
+        lambda facts: [
+            *checked.refusals(run.cluster, facts, _reached(run, facts)),
+            *image.refusals(run),
+            *bundle.refusals(run),
+            *opinion.refusals(run),
+        ],
+    )
 
 
 def preflight_staging(run: Run) -> None:
     """Raise DeployError with all that forbids to bring files and image here; what runs meanwhile is none of that."""
-    _refuse(run, lambda facts: checked.staging_refusals(run.cluster, facts, _reached(run, facts)))
+    _refuse(
+        run,
+        lambda facts: [
+            *checked.staging_refusals(run.cluster, facts, _reached(run, facts)),
+            *image.refusals(run),
+            *bundle.refusals(run),
+        ],
+    )
 
 
 def _refuse(run: Run, judge: Callable[[Mapping[str, NodeFacts]], list[Verdict]]) -> None:

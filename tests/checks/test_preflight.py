@@ -261,7 +261,7 @@ CASES: list[tuple[str, Change, str]] = [
     (
         "no space",
         little_space,
-        "  spark-b: 0 MiB free on the disk of /var/lib/docker; needed: 64 MiB for Sparkpair's state, 0 MiB for "
+        "  spark-b: 3.9 KiB free on the disk of /var/lib/docker; needed: 64.0 MiB for Sparkpair's state, 5.0 KiB for "
         "weights, "
         "1.0 GiB for the image\n"
         "    Fix: make room for 1.1 GiB: sudo du -xh --max-depth=2 /var/lib/docker | sort -h | tail",

@@ -36,7 +36,7 @@ from spec import objects
 from spec.cluster import Cluster
 from tests.plan.cases import Case
 from tests.plan.conftest import cluster_of
-from tests.plan.world import FILES, IDENTITY, World, converged, fresh
+from tests.plan.world import FILES, IDENTITY, World, converged, fresh, unit
 
 A, B = "@fake/spark-a", "@fake/spark-b"
 
@@ -47,6 +47,8 @@ class Bench:
     def __init__(self, world: World) -> None:
         self.world = world
         self.units = ["inactive"]
+        self.reached: dict[str, str] = {}
+        """What keeps a node from the image's registry."""
         self.before = ["ActiveState=inactive", "Description=sparkpair-x.service"]
         data: dict[str, Any] = {"fake_delay": 0, "fake_delay_jitter": 0, "_sudo": True}
         hosts = [(name, dict(data)) for name in world.nodes]
@@ -71,15 +73,17 @@ class Bench:
                 "systemctl show --property=ActiveState --property=Description": self.before,
                 "systemctl show --property=ActiveState --value": self.units,
             }
+            if name in self.reached:
+                registry = f"https://{self.world.cluster.image.partition('/')[0]}"
+                connector.data["fake_responses"]["create_connection"] = [json.dumps({registry: self.reached[name]})]
             return lookup(command)
 
         connector._lookup_response = answer
 
     def commands(self, name: str) -> list[str]:
         """What was carried out on a node, without the looks."""
-        return [
-            text for text in cast(Any, self.hosts[name].connector).executed_commands if "sparkpair-probe" not in text
-        ]
+        done = cast(Any, self.hosts[name].connector).executed_commands
+        return [text for text in done if "sparkpair-probe" not in text and "create_connection" not in text]
 
     def do(self, operation: Any, **arguments: Any) -> dict[str, list[str]]:
         """Plan and carry out one operation; what was done, by node."""
@@ -296,8 +300,54 @@ def test_a_pull_is_a_unit_that_is_followed() -> None:
     start = started(here.do(image.pull_image)[A])
     assert start.startswith("if systemctl is-active --quiet sparkpair-image-pull.service && ")
     assert "systemd-run --quiet --unit=sparkpair-image-pull " in start
-    assert f"-- /usr/bin/docker pull {here.world.cluster.image}; fi" in start
-    assert "--property=Environment=DOCKER_CONFIG=/home/alice/.docker" in start
+    name = "sparkpair/engine:" + here.world.cluster.image.partition("@sha256:")[2][:12]
+    login = "--docker-config /home/alice/.docker/config.json"
+    assert f"{objects.PROGRAM} pull {here.world.cluster.image} --tag {name} {login}; fi" in start
+
+
+def online_alone(name: str) -> Bench:
+    """Nobody has the image, and one node reaches its registry."""
+    here = bench(fresh)
+    here.reached = {A: "No route to host", B: "No route to host", name: ""}
+    return here
+
+
+def test_the_node_that_is_online_serves_the_image_to_the_other() -> None:
+    """Each of them runs a registry of its own; the worker's Docker asks it by the same digest."""
+    here = online_alone(A)
+    digest = here.world.cluster.image.partition("@")[2]
+    done = here.do(image.start_registry)
+    serving, relaying = started(done[A]), started(done[B])
+    common = (
+        f"{objects.PROGRAM} registry --image {here.world.cluster.image} --listen 127.0.0.1:8731 --stall-seconds 120"
+    )
+    assert serving.endswith(
+        f"-- {common} --listen 10.200.0.1:8731 --listen 10.200.1.1:8731 --client 10.200.0.2 --client 10.200.1.2 "
+        "--store /var/lib/sparkpair/registry --docker-config /home/alice/.docker/config.json; fi"
+    )
+    assert relaying.endswith(f"-- {common} --peer-registry 10.200.0.1:8731 --peer-registry 10.200.1.1:8731; fi")
+    assert "--property=Type=notify --property=MemoryMax=512M" in serving
+    pulls = online_alone(A).do(image.pull_image)
+    for name in (A, B):
+        wanted = f"{objects.PROGRAM} pull 127.0.0.1:8731/vllm-cpu@{digest} --tag sparkpair/engine:{digest[7:19]}; fi"
+        assert started(pulls[name]).endswith(wanted)
+
+
+def test_the_registry_ends_with_its_store() -> None:
+    here = bench()
+    here.world.worker["units"][objects.REGISTRY_UNIT] = unit()
+    kept = {"kind": "directory", "sha256": None, "mode": "755", "owner": "root", "group": "root"}
+    here.world.head["files"][objects.REGISTRY_STORE] = kept
+    line = "systemctl stop sparkpair-image-registry.service ; rm -rf /var/lib/sparkpair/registry"
+    assert here.do(image.stop_registry) == {A: [line], B: [line]}
+
+
+def test_an_image_without_a_name_gets_one() -> None:
+    here = bench()
+    held = here.world.worker["docker"]["images"][here.world.cluster.image]
+    held["tags"] = []
+    name = "sparkpair/engine:" + here.world.cluster.image.partition("@sha256:")[2][:12]
+    assert here.do(image.set_name) == {A: [], B: [f"docker tag {held['id']} {name}"]}
 
 
 def test_other_work_is_waited_for_only_where_it_would_begin_anew() -> None:

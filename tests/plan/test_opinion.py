@@ -15,7 +15,7 @@ from checks.opinion import EXIT, MARK
 from tests.plan import cases
 from tests.plan.cases import PLAN, Case
 from tests.plan.conftest import Outcome, carried_out
-from tests.plan.world import GIB, World, fresh
+from tests.plan.world import GIB, World, fresh, image
 from tests.unit import pair
 
 BOTH = ["@fake/spark-a", "@fake/spark-b"]
@@ -54,7 +54,7 @@ def memory(mib: int) -> Callable[[World], None]:
 
 def image_is_here(world: World) -> None:
     for node in (world.head, world.worker):
-        node["docker"]["images"][pair.CPU_IMAGE] = {"id": "sha256:" + "9" * 64, "layers": ["sha256:" + "1" * 64]}
+        node["docker"]["images"][pair.CPU_IMAGE] = image(pair.CPU_IMAGE)
 
 
 FP9_ASKED = (*PLAN, "--data", "kv_cache_dtype=fp9")

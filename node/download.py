@@ -8,6 +8,7 @@ import os
 import pwd
 import selectors
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -42,6 +43,11 @@ ENVIRONMENT = {
     "HF_XET_CHUNK_CACHE_SIZE_BYTES": "0",
     "HF_XET_SHARD_CACHE_SIZE_LIMIT": "0",
 }
+
+
+_PASSED = threading.Event()
+"""For the shared rate, which the child has kept to already: it is charged, and nobody waits."""
+_PASSED.set()
 
 
 class Child(Protocol):
@@ -179,7 +185,7 @@ class Download:
     def _moved(self, active: _Active, at: int) -> None:
         if at > active.at:
             self._ladders[active.job.set].moved()
-            self._shared.take(at - active.at, self._board.over if self._board.over.is_set() else _PASSED)
+            self._shared.take(at - active.at, _PASSED)
             self.trouble = ""
         active.at, active.moved = at, self._clock()
         self._board.progress(active.job, at)
@@ -258,17 +264,6 @@ class Download:
             for active in self._active.values():
                 self._board.give_back(active.job)
             self._active.clear()
-
-
-class _Passed:
-    """An event that has happened: the rate is charged, and nobody waits."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        del timeout
-        return True
-
-
-_PASSED: Any = _Passed()
 
 
 class Process:

@@ -284,7 +284,7 @@ def _without_query(text: str) -> str:
 class Crew:
     """Workers that take tasks in order, and one voice."""
 
-    def __init__(self, client: Client, rate: pages.Rate, output: int = 1) -> None:
+    def __init__(self, client: Client, rate: pages.Rate, output: int) -> None:
         self._client, self._rate, self._output = client, rate, output
         self._tasks: queue.Queue[Task | None] = queue.Queue()
         self._writers: set[Writer] = set()
@@ -350,14 +350,17 @@ def main(argv: list[str]) -> int:
     """main.py fetch: the request and the tasks on standard input, what becomes of them on standard output."""
     del argv
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Nothing but our lines may get to the parent, whatever a library prints.
+    output = os.dup(1)
+    os.dup2(2, 1)
     request = json.loads(sys.stdin.readline())
     sys.path.insert(0, request["client"])
     try:
         client = Client(request["endpoint"], request["token"])
     except ImportError as error:
-        print(json.dumps({"task": 0, "failed": "client", "text": str(error)}), flush=True)
+        os.write(output, json.dumps({"task": 0, "failed": "client", "text": str(error)}).encode() + b"\n")
         return 1
-    crew = Crew(client, pages.Rate(request["rate"]))
+    crew = Crew(client, pages.Rate(request["rate"]), output)
     signal.signal(signal.SIGTERM, lambda number, frame: crew.end())
     crew.run(Task(**json.loads(line)) for line in sys.stdin)
     return 0

@@ -74,8 +74,9 @@ class Ladder:
         return self.rung() is not None
 
     def wrong(self, tried: Rung) -> None:
-        """It sent other bytes than the lock states."""
+        """It sent other bytes than the lock states: a mirror next, if there is one."""
         if tried == self.rung():
+            self.step = max(self.step, 2)
             self._next(stays=False)
 
     def _next(self, stays: bool) -> None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
+
 from lab.hub import Double
 from lab.repositories import MIB, Content, Repository, shard, text_file
 from node import errand, pages, wire
@@ -69,6 +71,7 @@ class Threads:
         self._tasks.put(None)
         self._thread.join(10)
         self._lines.close()
+        huggingface_hub.close_session()
 
 
 def files(*sizes_mib: int) -> dict[str, Content]:
@@ -100,17 +103,17 @@ class Node:
     def state(self) -> Path:
         return self.place / "state"
 
-    def errand(self, hub: Double, *repositories: str, **changes: Any) -> errand.Errand:
+    def errand(self, far: Double, *repositories: str, **changes: Any) -> errand.Errand:
         """What it is told: all files of the first repository, and its mirrors."""
         names = repositories or (NAME,)
-        rows = tuple(sorted((path, *row) for path, row in hub.files(names[0]).items()))
+        rows = tuple(sorted((path, *row) for path, row in far.files(names[0]).items()))
         wanted = errand.Set(
             name="weights", directory=str(self.directory), identity=wire.manifest_identity(rows), files=rows,
-            hub=tuple((name, hub.repositories[name].branches["main"]) for name in names),
+            hub=tuple((name, far.repositories[name].branches["main"]) for name in names),
             fetch=tuple(path for path, _, _ in rows),
         )  # fmt: skip
         top = {"owner": "nobody", "rate": 0, "stall_seconds": PATIENT_SECONDS, "peers": (),
-               "hub": errand.Hub(hub.endpoint, self.client)}  # fmt: skip
+               "hub": errand.Hub(far.endpoint, self.client)}  # fmt: skip
         top.update({name: changes.pop(name) for name in list(changes) if name in top})
         made = errand.Errand(sets=(errand.Set(**{**vars(wanted), **changes}),), **top)
         return errand.parse(errand.text(made))

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import huggingface_hub
 import pytest
 
 from lab import hub as hubs
@@ -64,6 +65,13 @@ def far(tmp_path: Path) -> Iterator[Far]:
     """A repository for everybody."""
     with hubs.serving([repository_of(CONTENTS)]) as hub:
         yield Far(hub, tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def session() -> Iterator[None]:
+    """The client keeps its connections for the life of a process."""
+    yield
+    huggingface_hub.close_session()
 
 
 @pytest.mark.parametrize("path", [SHARD, "config.json"])

@@ -19,6 +19,7 @@ from lab import hub as hubs
 from lab.hub import Double
 from lab.repositories import MIB
 from node import content, errand, wire
+from node.download import Process
 from node.errand import Peer, Way
 from node.peer import Server
 from node.stage import StageError
@@ -194,6 +195,26 @@ def test_wrong_bytes_twice_are_refused_by_name(node: Node, hub: Double) -> None:
     hub.forget()
     assert node.run(wanted)
     assert hub.sent() == CONTENTS[BIG].size
+
+
+def test_after_wrong_bytes_the_mirror_is_next(node: Node, hub: Double) -> None:
+    """It had the same files when the lock was made."""
+    hub.fault("corrupt", NAME, BIG, at=10)
+    assert node.run(node.errand(hub, NAME, MIRROR))
+    assert node.here() == whole(CONTENTS)
+    assert hub.sent(MIRROR, BIG) == CONTENTS[BIG].size
+
+
+def test_a_client_that_is_not_there_is_said(node: Node, hub: Double) -> None:
+    """With what mends it."""
+    code = f"import sys; sys.path.insert(0, {str(repository.ROOT)!r}); sys.modules['httpx'] = None\n"
+    program = (sys.executable, "-c", code + "from node.main import main; sys.exit(main(['fetch']))")
+    wanted = node.errand(hub, hub=errand.Hub(hub.endpoint, str(node.place / "client")))
+    assert not node.run(wanted, start=lambda request, owner, home: Process(request, owner, home, program))
+    assert node.said == [
+        f"huggingface_hub cannot be used from {node.place}/client: import of httpx halted; None in sys.modules. Fix: "
+        "remove that directory and run the deploy again"
+    ]
 
 
 def test_a_part_that_is_wrong_counts_against_nobody(node: Node, hub: Double) -> None:

@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from pyinfra import host, inventory, logger
 from pyinfra.api.exceptions import DeployError
 
-from checks import access, api, api_key, converged, deep, image
+from checks import access, api, api_key, converged, deep, image, nfs
 from checks.verdict import failures
 from facts.api import Chat
 from facts.pings import RailPings
@@ -63,6 +63,7 @@ def statements(run):
     engine = wanted.engine(run)
     yield from image.image_layers(cluster, facts)
     yield from converged.weights_agree(cluster, facts)
+    yield from nfs.statements(cluster, facts)
     for node in cluster.nodes:
         yield from deep.checked(cluster, node, facts[node.name])
     yield from converged.ranks_run(cluster, facts, engine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from checks import content
+from checks import content, nfs
 from facts.values import NodeFacts, Unknown
 from spec.cluster import Cluster
 
@@ -14,7 +14,7 @@ QUANTIZED = "hf_quant_config.json"
 
 def advice(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> list[str]:
     """A line for each thing."""
-    return list(_drafter_format(cluster, facts))
+    return [*_drafter_format(cluster, facts), *_overlays(cluster, facts), *nfs.advice(cluster, facts)]
 
 
 def _drafter_format(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Iterator[str]:
@@ -35,3 +35,18 @@ def _drafter_format(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Iterato
                     f"{QUANTIZED}), and drafter_repository is {cluster.knobs.drafter_repository}, the {others} one; "
                     f"correct one of them"
                 )
+
+
+def _overlays(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Iterator[str]:
+    """CFG-05: what an earlier kit put over the image's files lies on a node still. No container of ours mounts it."""
+    for node in cluster.nodes:
+        found = facts[node.name].overlays
+        if isinstance(found, Unknown) or not found:
+            continue
+        places = ", ".join(f"{path} ({count} {'file' if count == 1 else 'files'})" for path, count in found.items())
+        aside = "; ".join(f"mv {path} {path}.retired" for path in found)
+        yield (
+            f"{node.name}: left over from the reference kit: {places}. The kit's launcher put these files over the "
+            f"image's own; Sparkpair never does, so what they changed is not in effect. If nothing else needs them, on "
+            f"{node.name}: {aside}"
+        )

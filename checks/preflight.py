@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from checks import access, api_key, content, memory, rails, staging
+from checks import access, api_key, content, memory, nfs, rails, staging
 from checks.verdict import Verdict, failures
 from facts.values import NodeFacts
 from spec.cluster import Cluster
@@ -37,6 +37,7 @@ def _verdicts(cluster: Cluster, facts: Mapping[str, NodeFacts], reached: content
     if all(access.usable(seen) for seen in facts.values()):
         yield from staging.tools(cluster, facts)
         yield from staging.host_keys(cluster, facts)
+        yield from nfs.can_be_set_up(cluster, facts)
 
 
 def _staging_verdicts(

@@ -53,6 +53,7 @@ class Query:
     units: tuple[str, ...] = ()
     content: Mapping[str, str] = field(default_factory=dict)
     state: str = "/var/lib/sparkpair/weights"
+    mounts: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
     overlays: tuple[str, ...] = ()
     disks: tuple[str, ...] = ()

@@ -22,6 +22,7 @@ from node import content, secret
 
 DOCKER_SOCKET = "/var/run/docker.sock"
 ANSWER_SECONDS = 20
+MOUNT_SECONDS = 5
 OURS = "60-sparkpair.yaml"
 NETWORK_FILES = (
     ("/etc/netplan", ".yaml"),
@@ -78,6 +79,7 @@ def collect(query: dict[str, Any], user: str) -> dict[str, Any]:
         "content": lambda: {
             name: _content(path, home, query.get("state", "")) for name, path in query.get("content", {}).items()
         },
+        "mounts": lambda: {path: _mount(path, query.get("state", "")) for path in query.get("mounts", [])},
         "secrets": lambda: {path: _secret(path) for path in query.get("secrets", [])},
         "overlays": lambda: _overlays(query.get("overlays", []), home),
         "disks": lambda: {path: _disk(path) for path in (_expand(path, home) for path in query.get("disks", []))},
@@ -272,6 +274,36 @@ def _secret(path: str) -> dict[str, Any]:
     if not secret.is_place(path):
         raise Failed(f"{path} is no place for a secret")
     return secret.describe(ROOT + path, ROOT + secret.MACHINE_ID)
+
+
+def _mount(path: str, state: str) -> dict[str, Any]:
+    """What is mounted at a path from elsewhere, whether it answers, and what was proven of it. Waits for no server: a
+    process of its own is the one that hangs."""
+    found: dict[str, Any] = {"what": None, "trouble": "", "proven": None}
+    for line in _text("/proc/self/mountinfo").splitlines():
+        left, _, right = line.partition(" - ")
+        if left.split()[4] == path:
+            found["what"] = right.split()[1]
+    kept = content.read_manifest(os.path.join(state, content.manifest_name(path)), path)
+    mount = kept.get("mount") if kept is not None else None
+    if kept is not None and isinstance(mount, dict):
+        found["proven"] = {"identity": kept["identity"], **mount}
+    if found["what"] is not None:
+        found["trouble"] = _touch(ROOT + path)
+    return found
+
+
+def _touch(path: str) -> str:
+    """Why a mounted directory cannot be looked into; empty when it can."""
+    program = _start(["/usr/bin/stat", "--format=%F", path + "/."])
+    if isinstance(program, Failed):
+        raise program
+    try:
+        _, errors = program.communicate(timeout=MOUNT_SECONDS)
+    except subprocess.TimeoutExpired:
+        program.kill()  # and not waited for, should it not even hear that
+        return f"it does not answer within {MOUNT_SECONDS} s"
+    return "" if program.returncode == 0 else errors.strip().rpartition(": ")[2] or "it cannot be looked into"
 
 
 def _content(path: str, home: str, state: str) -> dict[str, Any]:

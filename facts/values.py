@@ -198,6 +198,25 @@ class Unit:
 
 
 @dataclass(frozen=True)
+class Proven:
+    """What a deploy found when it tried a mount of the weights: their identity, from where, with which options."""
+
+    identity: str
+    what: str
+    options: str
+
+
+@dataclass(frozen=True)
+class Mounted:
+    """A place for weights from another node: SERVER:DIRECTORY that is mounted there now (None: nothing), why that
+    cannot be looked into (empty: it can), and what was proven last."""
+
+    what: str | None
+    trouble: str
+    proven: Proven | None
+
+
+@dataclass(frozen=True)
 class Account:
     """A user; `password` is "*", "!", "set" or what stands in its place."""
 
@@ -267,6 +286,7 @@ class NodeFacts:
     docker: Docker | Unknown = Unknown("not probed")
     content: Mapping[str, Content | Unknown] | Unknown = Unknown("not probed")
     secrets: Mapping[str, Secret | Unknown] | Unknown = Unknown("not probed")
+    mounts: Mapping[str, Mounted] | Unknown = Unknown("not probed")
     overlays: Mapping[str, int] | Unknown = Unknown("not probed")
     """Directories of an earlier kit's whose files it put over the image's, with how many files are in each."""
     disks: Mapping[str, Disk] | Unknown = Unknown("not probed")
@@ -367,6 +387,7 @@ def parse(document: object) -> NodeFacts:
             "secrets",
             lambda value: {name: _part(_mapping(value), name, _secret) for name in _mapping(value)},
         ),
+        mounts=part("mounts", lambda value: _each(value, _mounted)),
         overlays=part("overlays", lambda value: _each(value, _whole)),
         disks=part("disks", lambda value: _each(value, _disk)),
         memory=part("memory", _memory),
@@ -480,6 +501,16 @@ def _file(value: object) -> File:
 def _secret(value: object) -> Secret:
     data = _mapping(value)
     return Secret(_truth(data["present"]), _maybe(data["identity"], _string), _string(data["trouble"]))
+
+
+def _mounted(value: object) -> Mounted:
+    data = _mapping(value)
+    return Mounted(_maybe(data["what"], _string), _string(data["trouble"]), _maybe(data["proven"], _proven))
+
+
+def _proven(value: object) -> Proven:
+    data = _mapping(value)
+    return Proven(_string(data["identity"]), _string(data["what"]), _string(data["options"]))
 
 
 def _account(value: object) -> Account:

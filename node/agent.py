@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import grp
 import hashlib
 import json
@@ -14,12 +15,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from node import gids, paths, secret, wire
+from node import gids, nfs, paths, secret, wire
 from node.docker import Container, Docker, DockerError
 from node.journal import log
 from node.lines import listen
@@ -66,6 +67,7 @@ class Places:
     infiniband: Path = gids.SYSFS
     net: Path = Path("/sys/class/net")
     secrets: Path = paths.SECRETS
+    units: Path = paths.UNITS
     machine_id: Path = Path(secret.MACHINE_ID)
 
 
@@ -264,6 +266,8 @@ class Agent:
             self._check_ports(ports)
             for directory in spec.directories:
                 _make_directory(Path(directory))
+            if spec.mount is not None:
+                await nfs.mount_anew(spec.mount, functools.partial(_run, variables={}), self._places.units)
             index = {
                 value: gids.roce_v2_index(value.hca, value.address, self._places.infiniband)
                 for _, value in spec.env
@@ -467,7 +471,7 @@ async def _after(former: asyncio.Task[None] | None, work: Any) -> None:
     await work
 
 
-async def _run(argv: list[str], timeout: float, variables: Mapping[str, str]) -> tuple[int, str]:
+async def _run(argv: Sequence[str], timeout: float, variables: Mapping[str, str]) -> tuple[int, str]:
     """Run a program with more variables in its environment, and what it printed."""
     environment = {**os.environ, **variables} if variables else None
     process = await asyncio.create_subprocess_exec(

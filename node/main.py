@@ -15,6 +15,7 @@ SERVICES = {
     "serve": "node.peer",
     "deep": "node.deep",
     "fabric": "node.fabric",
+    "nfs": "node.nfs",
     "registry": "node.registry",
     "pull": "node.pull",
 }

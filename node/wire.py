@@ -42,6 +42,16 @@ class Secret:
 
 
 @dataclass(frozen=True)
+class Mount:
+    """The weights over NFS: systemd's unit that mounts them, SERVER:DIRECTORY, and the options. The unit's own text is
+    what counts; that the rank's text names them makes it another launch when they change."""
+
+    unit: str
+    what: str
+    options: str
+
+
+@dataclass(frozen=True)
 class RankSpec:
     """One rank's launch as the operator wants it: the parsed `/etc/sparkpair/wanted/rank.json`."""
 
@@ -54,6 +64,8 @@ class RankSpec:
     directories: tuple[str, ...]
     env: tuple[tuple[str, str | GidIndex | Secret], ...]
     command: tuple[tuple[str, ...], ...]
+    mount: Mount | None = None
+    """What must be mounted before the rank starts; None where it reads from the node's own disk."""
 
     @property
     def secrets(self) -> tuple[tuple[str, str], ...]:
@@ -80,6 +92,7 @@ def parse_rank(text: str) -> RankSpec:
             directories=tuple(_strings(data, "directories")),
             env=tuple(_env(item) for item in _typed(data, "env", list)),
             command=_groups(data, "command"),
+            mount=_nfs(data["mount"]) if "mount" in data else None,
         )
     except (TypeError, ValueError, KeyError) as error:
         raise WireError(f"rank file: {error}") from None
@@ -223,6 +236,15 @@ def _mount(item: Any) -> tuple[str, str, str]:
     if not isinstance(item, list) or len(item) not in (2, 3) or not all(isinstance(part, str) for part in item):
         raise ValueError(f"mounts has {item!r}, wanted [source, target, mode]")
     return (item[0], item[1], item[2] if len(item) == 3 else "")
+
+
+def _nfs(item: Any) -> Mount:
+    names = ("unit", "what", "options")
+    if not isinstance(item, dict) or set(item) != set(names) or not all(isinstance(item[name], str) for name in names):
+        raise ValueError(f"mount is {item!r}, wanted unit, what and options")
+    if not re.fullmatch(r"[A-Za-z0-9_-]+\.mount", item["unit"]):
+        raise ValueError(f"mount has {item['unit']!r}, wanted a unit NAME.mount")
+    return Mount(item["unit"], item["what"], item["options"])
 
 
 def _env(item: Any) -> tuple[str, str | GidIndex | Secret]:

@@ -14,7 +14,7 @@ from pyinfra.api.inventory import Inventory
 from pyinfra.context import ctx_host, ctx_inventory, ctx_state
 
 import node as node_package
-from checks import outlook
+from checks import nfs, outlook
 from facts.node import Query, node_facts
 from facts.values import DEEP_RESULT, KEEPER_STATE, LEASE, STATUS, NodeFacts
 from node import wire
@@ -27,8 +27,21 @@ TRANSIENT_UNITS = (
     "sparkpair-stage.service",
     "sparkpair-image-pull.service",
     "sparkpair-image-registry.service",
+    "sparkpair-nfs-prove.service",
 )
-TOOLS = ("docker", "ip", "netplan", "nvidia-ctk", "ssh", "ssh-keygen", "systemd-run", "useradd")
+NFS_UNITS = (objects.NFS_SERVER_UNIT, objects.MOUNT_UNIT)
+TOOLS = (
+    "docker",
+    "exportfs",
+    "ip",
+    "mount.nfs4",
+    "netplan",
+    "nvidia-ctk",
+    "ssh",
+    "ssh-keygen",
+    "systemd-run",
+    "useradd",
+)
 
 
 @dataclass(frozen=True)
@@ -92,18 +105,30 @@ def query(settings: Settings, node: StatedNode) -> Query:
         files=tuple(
             item.path
             for item in objects.OBJECTS
-            if item.path.startswith("/") and item.where.holds(node.rank == 0) and not set("*<") & set(item.path)
+            if item.path.startswith("/")
+            and item.where.holds(node.rank == 0)
+            and not set("*<") & set(item.path)
+            # Whoever looks at it waits for the server: `mounts` does, and does not wait.
+            and item.path != objects.MOUNT_POINT
         ),
-        texts=(f"{objects.KEY_FILE}.pub", *outlook.texts(len(settings.nodes), node.rank == 0)),
+        texts=(f"{objects.KEY_FILE}.pub", nfs.TABLE, *outlook.texts(len(settings.nodes), node.rank == 0)),
         trees=(objects.LIB,),
         documents=(LEASE, STATUS, KEEPER_STATE, DEEP_RESULT),
         accounts=(objects.USER,),
         tools=TOOLS,
         netdevs=tuple(rail.netdev for rail in node.rails),
         images=(str(knobs.image),),
-        units=(objects.AGENT_UNIT, objects.KEEPER_UNIT, objects.DEEP_UNIT, objects.DEEP_TIMER, *TRANSIENT_UNITS),
+        units=(
+            objects.AGENT_UNIT,
+            objects.KEEPER_UNIT,
+            objects.DEEP_UNIT,
+            objects.DEEP_TIMER,
+            *NFS_UNITS,
+            *TRANSIENT_UNITS,
+        ),
         content=content,
         state=f"{objects.VAR}/weights",
+        mounts=(objects.MOUNT_POINT,),
         secrets=(objects.API_KEY_FILE,) if node.rank == 0 and knobs.require_api_key else (),
         overlays=settings.stack.overlays,
         disks=(*content.values(), objects.VAR),

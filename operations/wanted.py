@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from checks import pair
 from operations.run import Run, digest
-from spec import objects
+from spec import nfs, objects
 from spec.cluster import Node
-from spec.render import UPKEEP_UNITS, engine_hash, netplan_text, rank_text, service_text, unit_text, upkeep_text
+from spec.render import (
+    UPKEEP_UNITS,
+    engine_hash,
+    exports_text,
+    mount_text,
+    netplan_text,
+    rank_text,
+    service_text,
+    unit_text,
+    upkeep_text,
+)
 
 
 def files(run: Run, node: Node) -> dict[str, str]:
@@ -21,6 +31,11 @@ def files(run: Run, node: Node) -> dict[str, str]:
     if node.is_head:
         texts[objects.SERVICE_FILE] = service_text(run.cluster)
         texts[f"{objects.UNIT_DIRECTORY}/{objects.KEEPER_UNIT}"] = unit_text(objects.KEEPER_UNIT)
+    export, mount = nfs.export(run.cluster, node), nfs.mount(run.cluster, node)
+    if export is not None:
+        texts[objects.EXPORTS_FILE] = exports_text(export)
+    if mount is not None:
+        texts[objects.MOUNT_FILE] = mount_text(mount)
     return {path: digest(text) for path, text in texts.items()}
 
 

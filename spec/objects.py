@@ -245,6 +245,36 @@ OBJECTS: tuple[Object, ...] = (
         f"{IMAGE_REPOSITORY}:<first 12 of the digest>", Sort.IMAGE, Where.EVERY, "root", "", "roles/image", Life.DEPLOY,
         "Second name of an image that was pulled by digest: without one `docker image prune` would take it.",
     ),
+    # Weights over NFS
+    Object(
+        EXPORTS_DIRECTORY, Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "roles/nfs", Life.OPERATOR,
+        "Where exports may stand in files of their own (nfs-kernel-server); Debian's package does not make it.",
+    ),
+    Object(
+        EXPORTS_FILE, Sort.FILE, Where.EVERY, "root:root", "0644", "roles/nfs", Life.DEPLOY,
+        'On the node that holds the weights with `weights = "nfs"`: read-only, to the others\' rail addresses alone.',
+    ),
+    Object(
+        MOUNT_FILE, Sort.UNIT, Where.EVERY, "root:root", "0644", "roles/nfs", Life.DEPLOY,
+        "On the nodes that read them over NFS: what to mount, where and how.",
+        "rank agent, anew before each rank; not at boot",
+    ),
+    Object(
+        WANTED_MOUNT, Sort.FILE, Where.EVERY, "root:root", "0644", "roles/nfs", Life.DEPLOY,
+        "There: what must be found in the mount, name, size and sha256 of each file.",
+    ),
+    Object(
+        MOUNT_POINT.rpartition("/")[0], Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "systemd", Life.PROGRAM,
+        "Holds the place of that mount.",
+    ),
+    Object(
+        MOUNT_POINT, Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "systemd", Life.PROGRAM,
+        "The place itself, which the engine's container sees.",
+    ),
+    Object(
+        "sparkpair-nfs-prove.service", Sort.TRANSIENT, Where.EVERY, "root", "", "roles/nfs", Life.WORK,
+        "Tries the mount aside, in a mount namespace of its own, before the pair is touched.", "systemd-run",
+    ),
     # The way from the keeper to the other nodes
     _directory(f"{ETC}/ssh", "0700", "roles/node_os", "The keeper's key and the host keys it accepts.", Where.HEAD),
     Object(

@@ -11,6 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from node import wire
+from spec import nfs
 from spec.cluster import Cluster, Node
 from spec.objects import (
     AGENT_UNIT,
@@ -20,6 +21,8 @@ from spec.objects import (
     DEEP_UNIT,
     KEEPER_UNIT,
     KEY_COMMENT,
+    MOUNT_POINT,
+    MOUNT_UNIT,
     PROGRAM,
     secret_file,
 )
@@ -54,7 +57,7 @@ _environment = Environment(
 
 def rank_text(cluster: Cluster, node: Node) -> str:
     """`wanted/rank.json`: one rank's launch, a flag and its value on one line."""
-    launch = cluster.launch(node)
+    launch, mount = cluster.launch(node), nfs.mount(cluster, node)
     return _lines(
         {
             "generated": GENERATED,
@@ -68,6 +71,8 @@ def rank_text(cluster: Cluster, node: Node) -> str:
             "directories": list(launch.directories),
             "env": [[name, _env_value(value)] for name, value in launch.env],
             "command": [list(group) for group in launch.command],
+            # Only there where it is needed, so that the launches of other pairs are what they were.
+            **({"mount": {"unit": MOUNT_UNIT, "what": mount.what, "options": mount.options}} if mount else {}),
         }
     )
 
@@ -140,6 +145,34 @@ def known_hosts_text(cluster: Cluster, host_keys: Mapping[int, str]) -> str:
     follow."""
     rows = [(f"sparkpair-rank{node.rank}", _public_key(host_keys[node.rank])) for node in cluster.workers]
     return _environment.get_template("keeper/known_hosts.j2").render(rows=rows)
+
+
+def exports_text(export: nfs.Export) -> str:
+    """`/etc/exports.d/sparkpair.exports`: the weights, for those that mount them."""
+    return _environment.get_template("nfs/sparkpair.exports.j2").render(
+        directory=export.directory, clients=export.clients, options=",".join(export.options)
+    )
+
+
+def mount_text(mount: nfs.Mount) -> str:
+    """The unit that mounts the weights of another node."""
+    return _environment.get_template(f"nfs/{MOUNT_UNIT}.j2").render(
+        what=mount.what, where=MOUNT_POINT, options=mount.options
+    )
+
+
+def wanted_mount_text(mount: nfs.Mount, identity: str, files: Sequence[tuple[str, int, str]]) -> str:
+    """`wanted/weights-mount.json`: what a node must find when it mounts the weights of another one."""
+    return _lines(
+        {
+            "generated": GENERATED,
+            "what": mount.what,
+            "options": mount.options,
+            "directory": MOUNT_POINT,
+            "identity": identity,
+            "files": [list(row) for row in files],
+        }
+    )
 
 
 def unit_text(name: str) -> str:

@@ -173,7 +173,7 @@ def test_the_order_is_that_of_the_roles(outcome: Find) -> None:
     """The same operations in the same order on every state: each is called on both nodes, and so is a barrier."""
     assert outcome("fresh").order == outcome("converged").order
     roles = list(dict.fromkeys(name.split(" | ")[0] for name in outcome("fresh").order))
-    assert roles == ["Node OS", "Fabric", "Docker", "Image", "Weights", "Upkeep", "Engine", "Keeper"]
+    assert roles == ["Node OS", "Fabric", "Docker", "Image", "Weights", "NFS", "Upkeep", "Engine", "Keeper"]
 
 
 def test_a_knob_shows_its_one_line(outcome: Find) -> None:

@@ -688,6 +688,44 @@ def test_a_report_that_nobody_takes(kit: Path) -> None:
     assert set(tree(kit / "out")) == {"group_data/all.py"}
 
 
+def nodes_files(head: str, worker: str, kit: Path) -> int:
+    """The import of a kit's `.env` with these lines, and of the worker's own file with those."""
+    (kit / ".env").write_text(f"WORKER_LAN_IP=192.168.1.2\nHEAD_NCCL_IF=a0\nHEAD_NCCL_HCA=a1\n{head}\n")
+    (kit / "w").write_text(f"NCCL_IF=b0\nNCCL_HCA=b1\n{worker}\n")
+    return run(".env", "--head", "192.168.1.10", "--head-user", "alice", "--worker-file", "w")
+
+
+@pytest.mark.parametrize("worker", ["WEIGHTS_MODE=local", "WEIGHTS_MODE=nfs", ""])
+def test_nfs_is_the_heads_matter(kit: Path, capsys: pytest.CaptureFixture[str], worker: str) -> None:
+    """The worker reads its own disk in either mode; what the kit leaves behind comes with the commands."""
+    assert nodes_files("WEIGHTS_MODE=nfs\nVOL_NAME=mine", worker, kit) == 0
+    assert runpy.run_path("out/group_data/all.py")["weights"] == "nfs"
+    assert (
+        "  .env:4: WEIGHTS_MODE=nfs: what the kit exports goes with its containers: on the worker docker rm -f nfs-exl3, and on the head, when its container is gone, docker volume rm mine\n"
+    ) in capsys.readouterr().out
+
+
+def test_a_worker_cannot_mount_while_the_head_holds(kit: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert nodes_files("WEIGHTS_MODE=local", "WEIGHTS_MODE=nfs", kit) == 1
+    assert capsys.readouterr().err == (
+        "Import refused; nothing was written.\n"
+        "  weights: .env:4 has WEIGHTS_MODE=local and w:3 has WEIGHTS_MODE=nfs; both ranks have one value: make the files agree\n"
+    )
+
+
+def test_local_weights_are_the_default(kit: Path) -> None:
+    assert nodes_files("WEIGHTS_MODE=local", "", kit) == 0
+    assert "weights" not in runpy.run_path("out/group_data/all.py")
+
+
+def test_what_the_kits_programs_read_is_told_where_it_belongs(kit: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (kit / ".env").write_text("MAX_SEQS=4\nHF_ENDPOINT=https://hub.example\n")
+    assert run(".env") == 0
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "HF_ENDPOINT" in line]
+    said = "the kit does not read it; here it is the knob hub_endpoint, left unset"
+    assert line.split(maxsplit=2) == [".env:2", "HF_ENDPOINT", said]
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [

@@ -313,6 +313,18 @@ def test_the_settings_are_read_as_a_deploy_reads_them(far: Far, capsys: pytest.C
     )
 
 
+def test_settings_arrive_as_they_were_read() -> None:
+    """From the program that reads them, as JSON: every kind of value, and the nodes."""
+    settings = pair.settings(
+        {
+            "engine_env": ["A=1", "B="], "gpu_memory_utilization": 0.8, "kv_cache_memory_bytes": "auto",
+            "speculative_method": "", "weights_path": "~/w", "require_api_key": True, "max_num_batched_tokens": 4096,
+        }
+    )  # fmt: skip
+    told = settings.model_dump_json(exclude={"lock"}, warnings=False)
+    assert type(settings).model_validate_json(told) == settings
+
+
 ASK_ALL = """
 import sys
 from spec.stated import main

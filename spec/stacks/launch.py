@@ -81,7 +81,7 @@ class Stack:
     quantized_drafters: Mapping[str, bool]
     """Whether a repository's drafter is quantized, for those that are known."""
     overlays: tuple[str, ...]
-    """Directories that an earlier kit put over the image's own files, as patterns below the login user's home."""
+    """Directories whose files an earlier kit put over the image's own, below the login user's home."""
     launch: Callable[[Knobs, Seat], Launch]
     served_name: Callable[[Knobs, Seat], str]
     speculative_tokens: Mapping[str, int]

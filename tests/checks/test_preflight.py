@@ -427,3 +427,16 @@ def test_a_drafter_of_the_other_format_is_told() -> None:
     assert advice(world.cluster, world.facts()) == []
     other = of_reference_stack(None, converged, drafter_repository="somebody/drafter", drafter_revision="d" * 40)
     assert advice(other.cluster, other.facts()) == []
+
+
+def test_overlays_of_the_kit_are_told_and_forbid_nothing() -> None:
+    """CFG-05."""
+    world = converged(cluster())
+    world.worker["overlays"] = {"/srv/bob/glm53-hotfix": 1, "/srv/bob/glm53-hotfix-fi": 3}
+    assert told(world) == []
+    assert advice(world.cluster, world.facts()) == [
+        "spark-b: left over from the reference kit: /srv/bob/glm53-hotfix (1 file), /srv/bob/glm53-hotfix-fi "
+        "(3 files). The kit's launcher put these files over the image's own; Sparkpair never does, so what they "
+        "changed is not in effect. If nothing else needs them, on spark-b: mv /srv/bob/glm53-hotfix "
+        "/srv/bob/glm53-hotfix.retired; mv /srv/bob/glm53-hotfix-fi /srv/bob/glm53-hotfix-fi.retired"
+    ]

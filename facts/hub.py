@@ -194,7 +194,7 @@ def token(read: Callable[[], str | None] = token_of_this_machine) -> str | None:
     """The hub's token of this machine, as its own client finds it; None without one. Raises HubError."""
     try:
         found = (read() or "").strip()
-    except (OSError, ValueError):
+    except (OSError, ValueError, httpx.HTTPError, errors.OIDCError):
         raise HubError(f"the hub's token on this machine cannot be read; {LOG_IN}") from None
     if not found:
         return None

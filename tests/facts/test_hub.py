@@ -11,10 +11,11 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import constants, errors
 from huggingface_hub.hf_api import ModelInfo
 
 from facts import hub
@@ -255,9 +256,10 @@ def test_the_token_is_the_hubs_own_and_never_quoted() -> None:
         with pytest.raises(hub.HubError) as error:
             hub.token(read)
         assert str(error.value) == f"what stands for the hub's token on this machine is none; {IN}"
-    with pytest.raises(hub.HubError) as error:
-        hub.token(lambda: _raises(PermissionError(13, "Permission denied")))
-    assert str(error.value) == f"the hub's token on this machine cannot be read; {IN}"
+    for reason in (PermissionError(13, "Permission denied"), errors.OIDCError("no identity")):
+        with pytest.raises(hub.HubError) as error:
+            hub.token(partial(_raises, reason))
+        assert str(error.value) == f"the hub's token on this machine cannot be read; {IN}"
 
 
 def test_no_text_holds_the_token(far: double.Double) -> None:

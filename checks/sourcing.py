@@ -26,7 +26,8 @@ class Way(Enum):
 @dataclass(frozen=True)
 class Share:
     """One node's part. `lacks` are the files that it does not hold; `fetch` those that it downloads, first to last;
-    `wait` says that peers bring others meanwhile. `hub`: it may download at all."""
+    `wait` says that peers bring others meanwhile, or may: a file that proves to be damaged when it is hashed is nearer
+    there than at the hub. `hub`: it may download at all."""
 
     way: Way
     lacks: tuple[Row, ...] = ()
@@ -80,19 +81,26 @@ def shares(
         hub = bool(online.get(name))
         if not lacks[name]:
             is_done = here.identity is not None and here.copying is None
-            found[name] = Share(Way.NOTHING) if is_done else Share(Way.HASH, hub=hub)
+            in_doubt = _may_come_from_peers(name, seen, lacks)
+            found[name] = Share(Way.NOTHING) if is_done else Share(Way.HASH, hub=hub, wait=in_doubt)
             continue
         mine = split.get(name, ())
-        rest = len(lacks[name]) > len(mine) and len(seen) > 1
+        rest = (len(lacks[name]) > len(mine) and len(seen) > 1) or _may_come_from_peers(name, seen, lacks)
         if name in bundles and any(row in lacks[name] for row in nowhere):
             others = any(row[0] not in published for row in lacks[name])
             found[name] = Share(Way.BUNDLE, lacks[name], (), hub, others, bundles[name])
         elif mine:
-            way = Way.EXCHANGE if rest else Way.FETCH
+            way = Way.EXCHANGE if len(lacks[name]) > len(mine) and len(seen) > 1 else Way.FETCH
             found[name] = Share(way, lacks[name], mine, hub, rest)
         else:
             found[name] = Share(Way.COPY, lacks[name], (), hub, True)
     return found, tuple(row for row in nowhere if row not in available)
+
+
+def _may_come_from_peers(name: str, seen: Mapping[str, Content], lacks: Mapping[str, tuple[Row, ...]]) -> bool:
+    """Whether a peer holds a file that this node has yet to prove."""
+    unproven = {path for path, _, digest in seen[name].files if digest is None} - {row[0] for row in lacks[name]}
+    return any(unproven - {row[0] for row in lacks[peer]} for peer in seen if peer != name)
 
 
 def _split(rows: Sequence[Row], names: Sequence[str]) -> dict[str, tuple[str, ...]]:

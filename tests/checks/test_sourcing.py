@@ -62,6 +62,15 @@ def test_what_was_not_hashed_yet_is_hashed_before_it_is_copied() -> None:
     assert found == {A: Share(Way.HASH), B: Share(Way.COPY, WANTED, (), wait=True)}
 
 
+def test_what_proves_to_be_damaged_is_nearer_at_a_peer_that_holds_it_than_at_the_hub() -> None:
+    assert plan(UNPROVEN, WHOLE, NONE) == {A: Share(Way.HASH, wait=True), B: Share(Way.NOTHING)}
+    doubtful = here(("a.safetensors", 800, None), MIDDLE)
+    assert plan(doubtful, here(BIG, MIDDLE), BOTH) == {
+        A: Share(Way.FETCH, (SMALL,), ("config.json",), hub=True, wait=True),
+        B: Share(Way.COPY, (SMALL,), (), hub=True, wait=True),
+    }
+
+
 def test_a_bundle_on_one_node_is_nearer_than_the_hub() -> None:
     found = plan(EMPTY, EMPTY, BOTH, {B: "/media/b/weights"})
     assert found == {

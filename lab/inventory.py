@@ -1,5 +1,7 @@
 """The simulated pair as an inventory: what one would state of two Sparks with different users, netdevs and paths."""
 
+import os as _os
+
 from lab import settings as _settings
 from spec.transport import ssh as _ssh
 
@@ -17,5 +19,7 @@ def _node(host, **data):
     }
 
 
-head = [_node(_settings.HEAD, weights_path=_settings.MODEL_ON_HEAD)]
+# LAB_BUNDLE names a bundle on the head's disk.
+_bundle = {"bundle_path": _os.environ["LAB_BUNDLE"]} if "LAB_BUNDLE" in _os.environ else {}
+head = [_node(_settings.HEAD, weights_path=_settings.MODEL_ON_HEAD, **_bundle)]
 worker = [_node(_settings.WORKER, weights_path=_settings.WEIGHTS_ON_WORKER)]

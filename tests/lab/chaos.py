@@ -54,9 +54,9 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--again", action="store_true")
     parser.add_argument("only", nargs="*")
     arguments = parser.parse_args(words)
-    from tests.lab import chaos_rows, chaos_staging
+    from tests.lab import chaos_bundle, chaos_deep, chaos_rows, chaos_staging
 
-    every = [*chaos_rows.ROWS, *chaos_staging.ROWS]
+    every = [*chaos_rows.ROWS, *chaos_staging.ROWS, *chaos_deep.ROWS, *chaos_bundle.ROWS]
     rows = [row for row in every if not arguments.only or any(word in row.name for word in arguments.only)]
     if arguments.list:
         print("\n".join(f"{row.engine:9} {row.name}" for row in rows))
@@ -109,8 +109,8 @@ def save(results: dict[str, Result]) -> None:
 def product_commit() -> str:
     """The newest commit that changed the rows or what they exercise; marked when there is more than is committed."""
     places = [
-        "deploy.py", "stage.py", "lock.py", "verify.py", "config.py", "spec", "facts", "checks", "roles", "operations",
-        "templates", "node", "lab", "tests/lab",
+        "deploy.py", "stage.py", "lock.py", "bundle.py", "verify.py", "config.py", "spec", "facts", "checks", "roles",
+        "operations", "templates", "node", "lab", "tests/lab",
     ]  # fmt: skip
     dirty = "-dirty" if git("status", "--porcelain", "--untracked-files=no", "--", *places) else ""
     return git("log", "-1", "--format=%h", "--", *places) + dirty

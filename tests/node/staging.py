@@ -8,7 +8,8 @@ import queue
 import select
 import sys
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import huggingface_hub
 
 from lab.hub import Double
 from lab.repositories import MIB, Content, Repository, shard, text_file
-from node import errand, pages, wire
+from node import content, errand, pages, wire
 from node.download import Process, Start
 from node.fetch import Client, Crew, Task
 from node.stage import Stage
@@ -140,6 +141,25 @@ class Node:
         return {str(path.relative_to(self.directory)): path.read_bytes() for path in found}
 
 
+CONTENTS = files(9, 1)
+BIG, SMALL = "model-0.safetensors", "model-1.safetensors"
+MIRROR = "mirror/model"
+
+
 def whole(contents: Mapping[str, Content]) -> dict[str, bytes]:
     """What a node shall have."""
     return {path: b"".join(content.read(0, content.size)) for path, content in sorted(contents.items())}
+
+
+def closing(node: Node) -> str:
+    """What is said when all is there."""
+    identity = json.loads((node.state / content.manifest_name(str(node.directory))).read_text())["identity"]
+    return f"weights: 3 files, 10.0 MiB, are in {node.directory} as the lock says ({identity[:12]})"
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for it."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.02)

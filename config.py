@@ -25,7 +25,7 @@ _AGAIN = "Run the same command again: it goes on where this run stopped."
 
 
 # Verbs that add no operation: there is nothing to confirm.
-_LOOKING = ("verify.py",)
+_LOOKING = ("verify.py", "verify_image.py")
 
 
 def _option(name):

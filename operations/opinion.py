@@ -4,8 +4,6 @@ GPU and network, under a memory limit that a serving node can spare."""
 from __future__ import annotations
 
 import json
-import secrets
-import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,10 @@ from pyinfra import logger
 from pyinfra.api.command import StringCommand
 
 from checks import access, image, opinion
-from checks.opinion import EXIT, Opinion, Place
+from checks.opinion import Opinion, Place
 from checks.verdict import Verdict
 from facts.values import Image, UnknownFact
-from operations import engine_side, wanted
+from operations import engine_side, throwaway, wanted
 from operations.core import Commands, fail, is_executing, node_operation, noop
 from operations.run import Run
 from spec.render import rank_text
@@ -27,9 +25,6 @@ from spec.render import rank_text
 NAME = "sparkpair-opinion"
 END_SECONDS = opinion.PATIENCE_SECONDS + 30
 """When the container is ended from outside, should its own limit have failed."""
-LOCK = "/run/lock/sparkpair-opinion.lock"
-"""Several plans may be made at once; the node has memory for one container."""
-PROCESSES = 256
 NOT_ASKED = "the engine was not asked about the changed launch: {}; whether it takes it is unknown"
 NOT_KNOWN = "the engine was asked about the changed launch, and its opinion is not wholly known: {}"
 
@@ -109,28 +104,11 @@ def _ask(run: Run, where: Place) -> Opinion:
 
 
 def command_line(image: str, memory_mib: int, floor: int, where: Place) -> str:
-    """The shell line that runs the container, if the node still has `floor` bytes available when its turn comes, and
-    says how it ended. Its question comes by standard input; whatever becomes of this line's own caller, it ends by
-    itself at its time limit, and Docker removes it then."""
-    name = f"{NAME}-{secrets.token_hex(4)}"
-    argv = ["docker", "run", "--rm", "-i", "--name", name, "--pull", "never", "--log-driver", "none"]
-    argv += ["--network", "none", "--read-only", "--tmpfs", "/tmp:size=64m"]
-    for target in where.scratch:
-        argv += ["--tmpfs", f"{target}:size=16m"]
-    argv += ["--memory", f"{memory_mib}m", "--memory-swap", f"{memory_mib}m", "--oom-score-adj", "1000"]
-    # A share, not a limit: the engine comes first where both want the processor.
-    argv += ["--pids-limit", str(PROCESSES), "--cpu-shares", "64"]
-    argv += ["-e", "NVIDIA_VISIBLE_DEVICES=void"]
-    for source, target in where.mounts:
-        argv += ["--mount", f"type=bind,source={source},target={target},readonly"]
-    argv += ["--entrypoint", "python3", image, "-c", engine_side.BOOTSTRAP, "watch"]
-    low = f"awk '/^MemAvailable:/ {{ exit ($2 < {floor // 1024}) }}' /proc/meminfo"
-    enough = f'{low} || exit {opinion.LOW}; exec "$@"'
-    ended = ["sh", "-c", enough, NAME, "timeout", "--kill-after=10", str(END_SECONDS), *argv]
-    busy = ["flock", "--wait", str(END_SECONDS), "--conflict-exit-code", opinion.BUSY, LOCK]
-    end = shlex.join([*busy, *ended])
-    tidy = f"[ $code = 0 ] || docker rm -f {name} >/dev/null 2>&1"
-    return f": {NAME}; {end}; code=$?; {tidy}; echo; echo {EXIT.strip()} $code"
+    """The shell line that runs the container."""
+    words = ["-c", engine_side.BOOTSTRAP, "watch"]
+    return throwaway.command_line(
+        NAME, image, words, memory_mib, floor, END_SECONDS, scratch=where.scratch, mounts=where.mounts
+    )
 
 
 @node_operation

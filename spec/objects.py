@@ -138,7 +138,7 @@ OBJECTS: tuple[Object, ...] = (
         "The command of the operator on the head: `sparkpair status`, `stop`, `start`, `restart`, `follow`, `logs`.",
     ),
     Object(
-        HUB_CLIENT, Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "operations/hub", Life.WORK,
+        HUB_CLIENT, Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "operations/hub", Life.PROGRAM,
         "huggingface_hub and what it needs, unpacked from wheels whose hashes requirements-hub.lock states; only on a "
         "node that downloads. Nothing but the download reads it.",
     ),
@@ -333,7 +333,7 @@ OBJECTS: tuple[Object, ...] = (
     ),
     Object(
         "/run/lock/sparkpair-opinion.lock", Sort.FILE, Where.EVERY, "root:root", "0644", "deploy.py", Life.BOOT,
-        "Held while the engine reads a changed launch there, so that several plans need memory for one container.",
+        "Held while a throwaway container runs there, so that several plans need memory for one container.",
     ),
     Object(
         str(paths.STAGING_LOCK), Sort.FILE, Where.EVERY, "root:root", "0644", "sparkpair-weights-deep", Life.BOOT,
@@ -355,6 +355,10 @@ OBJECTS: tuple[Object, ...] = (
     Object(
         "sparkpair-opinion-<random>", Sort.CONTAINER, Where.EVERY, "root", "", "deploy.py", Life.WORK,
         "Throwaway container in which the staged engine reads a changed launch; Docker removes it when it ends.",
+    ),
+    Object(
+        "sparkpair-image-check-<random>", Sort.CONTAINER, Where.EVERY, "root", "", "verify_image.py", Life.WORK,
+        "Throwaway container in which the image is looked at; Docker removes it when it ends.",
     ),
     # State
     _directory(VAR, "0700", "systemd", "State (StateDirectory= of the units)."),

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from spec.knobs import KNOBS, Knob, Knobs
+from spec.stacks.image_checks import ImageCheck
 
 Groups = tuple[tuple[str, ...], ...]
 """Arguments, a flag and its value together, so that a turned knob is one changed line."""
@@ -82,6 +83,8 @@ class Stack:
     """Whether a repository's drafter is quantized, for those that are known."""
     overlays: tuple[str, ...]
     """Directories whose files an earlier kit put over the image's own, below the login user's home."""
+    image_checks: tuple[ImageCheck, ...]
+    """What an image of this stack must hold by itself."""
     launch: Callable[[Knobs, Seat], Launch]
     served_name: Callable[[Knobs, Seat], str]
     speculative_tokens: Mapping[str, int]

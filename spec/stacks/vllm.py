@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from spec.knobs import Knobs
-from spec.stacks import common
+from spec.stacks import common, image_checks
 from spec.stacks.launch import Groups, Launch, Seat, Stack, env_pairs, flag_groups
 
 DEFAULTS: dict[str, object] = {
@@ -86,6 +86,7 @@ STACK = Stack(
     revisions={},
     quantized_drafters={},
     overlays=(),
+    image_checks=image_checks.UPSTREAM,
     launch=launch,
     served_name=served_name,
     speculative_tokens={},

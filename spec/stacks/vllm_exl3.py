@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spec.knobs import Knobs
-from spec.stacks import common
+from spec.stacks import common, image_checks
 from spec.stacks.launch import Groups, Launch, Seat, Stack, env_pairs, flag_groups
 
 MODEL = "/models/glm53-exl3"
@@ -126,6 +126,7 @@ STACK = Stack(
     revisions={str(DEFAULTS["drafter_repository"]): "62f758c0a0e19b9cb76fc098c911b8ed76daff5b"},
     quantized_drafters={str(DEFAULTS["drafter_repository"]): True, "incoai/GLM-5.3-Flash-DFlash2": False},
     overlays=("~/glm53-hotfix", "~/glm53-hotfix-fi", "~/glm53-hotfix-b12x"),
+    image_checks=image_checks.EXL3,
     releases={str(DEFAULTS["image"]).partition("@")[2]: "v2.3"},
     launch=launch,
     served_name=lambda knobs, seat: str(knobs.served_model_name),

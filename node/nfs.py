@@ -64,7 +64,7 @@ async def _reason(unit: str, run: Run) -> str:
 
 
 def _at_the_server(mount: wire.Mount) -> str:
-    return f"On the node that is {mount.what.partition(':')[0]}: systemctl status nfs-server; sudo exportfs -v"
+    return f"On the node that is {mount.what.partition(':')[0]}: systemctl status nfs-server; sudo exportfs -ra"
 
 
 def check(directory: str, manifest: Path) -> None:

@@ -58,7 +58,9 @@ def export_weights(run: Run) -> Commands:
     unit = item(run.seen().units, objects.NFS_SERVER_UNIT, "its units")
     if unit.active != "active" or unit.file_state != "enabled":
         yield StringCommand("systemctl enable --quiet --now", objects.NFS_SERVER_UNIT)
-    if not checked.is_exported(export, known(checked.entries(run.seen()), "what it exports")):
+    is_exported = checked.is_exported(export, known(checked.entries(run.seen()), "what it exports"))
+    if not is_exported or not _is_proven_everywhere(run):
+        # Before a proof in any case: what the kernel has looked up of a directory that was replaced goes with it.
         yield StringCommand("exportfs -ra")
 
 
@@ -122,6 +124,15 @@ def remove_export(run: Run) -> Commands:
         noop("the launch that the keeper holds the pair to may still read over NFS")
         return
     yield StringCommand("rm -f", objects.EXPORTS_FILE, "&& { ! command -v exportfs >/dev/null || exportfs -ra; }")
+
+
+def _is_proven_everywhere(run: Run) -> bool:
+    identity = checked.weights_plan(run.cluster, run.all_seen()).identity
+    return all(
+        checked.is_proven(mount, identity, run.seen(node))
+        for node in run.cluster.nodes
+        if (mount := spec.mount(run.cluster, node)) is not None
+    )
 
 
 def _is_still_needed(run: Run) -> bool:

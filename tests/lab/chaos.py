@@ -54,9 +54,9 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--again", action="store_true")
     parser.add_argument("only", nargs="*")
     arguments = parser.parse_args(words)
-    from tests.lab import chaos_bundle, chaos_deep, chaos_rows, chaos_staging
+    from tests.lab import chaos_bundle, chaos_deep, chaos_nfs, chaos_rows, chaos_staging
 
-    every = [*chaos_rows.ROWS, *chaos_staging.ROWS, *chaos_deep.ROWS, *chaos_bundle.ROWS]
+    every = [*chaos_rows.ROWS, *chaos_staging.ROWS, *chaos_deep.ROWS, *chaos_bundle.ROWS, *chaos_nfs.ROWS]
     rows = [row for row in every if not arguments.only or any(word in row.name for word in arguments.only)]
     if arguments.list:
         print("\n".join(f"{row.engine:9} {row.name}" for row in rows))

@@ -75,7 +75,11 @@ def shares(
     holders = [name for name in seen if name in bundles]
     downloaders = [name for name in seen if online.get(name)] if not holders else []
     available = [row for row in nowhere if row[0] in published] if holders or downloaders else []
-    split = _split(available, downloaders)
+    # Dealt out as if nobody held anything: a run that follows one which was cut off gives each node what it was at
+    # before, parts and all, and nothing that the other's unit still downloads.
+    dealt = _split([row for row in wanted if row[0] in published], downloaders)
+    due = {row[0] for row in available}
+    split = {name: tuple(path for path in paths if path in due) for name, paths in dealt.items()}
     found = {}
     for name, here in seen.items():
         hub = bool(online.get(name))

@@ -66,9 +66,19 @@ def test_what_proves_to_be_damaged_is_nearer_at_a_peer_that_holds_it_than_at_the
     assert plan(UNPROVEN, WHOLE, NONE) == {A: Share(Way.HASH, wait=True), B: Share(Way.NOTHING)}
     doubtful = here(("a.safetensors", 800, None), MIDDLE)
     assert plan(doubtful, here(BIG, MIDDLE), BOTH) == {
-        A: Share(Way.FETCH, (SMALL,), ("config.json",), hub=True, wait=True),
-        B: Share(Way.COPY, (SMALL,), (), hub=True, wait=True),
+        A: Share(Way.COPY, (SMALL,), (), hub=True, wait=True),
+        B: Share(Way.FETCH, (SMALL,), ("config.json",), hub=True, wait=False),
     }
+    doubtful = here(BIG, ("b.safetensors", 500, None))
+    assert plan(here(BIG, MIDDLE), doubtful, BOTH)[B] == Share(Way.FETCH, (SMALL,), ("config.json",), True, wait=True)
+
+
+def test_who_downloads_what_stays_as_it_was_while_files_arrive() -> None:
+    first = plan(EMPTY, EMPTY, BOTH)
+    later = plan(EMPTY, here(MIDDLE), BOTH)
+    assert (first[A].fetch, later[A].fetch) == (("a.safetensors",), ("a.safetensors",))
+    assert (first[B].fetch, later[B].fetch) == (("b.safetensors", "config.json"), ("config.json",))
+    assert plan(here(BIG), EMPTY, BOTH)[A].fetch == ()
 
 
 def test_a_bundle_on_one_node_is_nearer_than_the_hub() -> None:

@@ -97,9 +97,12 @@ def follow(state: State, host: Host, unit: str) -> bool:
             break
         time.sleep(POLL_SECONDS if time.monotonic() - began < 30 else QUIET_POLL_SECONDS)
     if active == "failed":
-        _, log = host.run_shell_command(
-            StringCommand(f"journalctl --quiet --unit={name} --output=cat --lines={LAST_LINES} --no-pager"), _sudo=True
+        # Of this run of it alone, the manager's words on it included: an earlier one failed of something else.
+        lines = (
+            f"id=$(systemctl show --property=InvocationID --value {name}); journalctl --quiet"
+            f" _SYSTEMD_INVOCATION_ID=$id + INVOCATION_ID=$id --output=cat --lines={LAST_LINES} --no-pager"
         )
+        _, log = host.run_shell_command(StringCommand(lines), _sudo=True)
         host.log_styled(f"{unit} failed; its last lines:", fg="red", log_func=logger.error)
         for text in log.stdout_lines:
             host.log_styled(f"  {text}", fg="red", log_func=logger.error)

@@ -10,6 +10,7 @@ from typing import TypeVar
 from pyinfra.api.exceptions import OperationError
 
 from node import gids
+from node.content import PARTS
 
 T = TypeVar("T")
 ACTIVE = ("active", "activating", "reloading")
@@ -161,6 +162,11 @@ class Content:
     def is_whole(self) -> bool:
         """Whether a node could serve from it, or others copy it."""
         return self.present and not (self.missing or self.outside or self.damaged) and self.copying is None
+
+    @property
+    def parts_directory(self) -> str:
+        """Where files lie while they are brought here."""
+        return f"{self.path}/{PARTS}"
 
 
 @dataclass(frozen=True)

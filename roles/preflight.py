@@ -8,7 +8,7 @@ from pyinfra.api.exceptions import DeployError
 
 from checks import access, content
 from checks import preflight as checked
-from checks.verdict import Verdict
+from checks.verdict import Verdict, failures
 from facts.values import NodeFacts
 from operations import bundle, image, lock, opinion, staging
 from operations.run import Run
@@ -37,6 +37,11 @@ def preflight_staging(run: Run) -> None:
             *bundle.refusals(run),
         ],
     )
+
+
+def preflight_removal(run: Run) -> None:
+    """Raise DeployError with all that forbids to remove what nothing needs."""
+    _refuse(run, lambda facts: failures(access.access(run.cluster, facts)))
 
 
 def _refuse(run: Run, judge: Callable[[Mapping[str, NodeFacts]], list[Verdict]]) -> None:

@@ -9,7 +9,7 @@ TYPED := $(wildcard spec checks facts node operations roles benchmarks)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check tests-of-plans tests-of-the-pair tests-that-wait tests-that-compute lint chaos bench-noop lab-up lab-down lab-clean lab-ready lock lock-check lock-deps bundle verify-deep verify-image prune docs plan
+.PHONY: help venv demo test check tests-of-plans tests-of-the-pair tests-that-wait tests-that-compute lint chaos bench-noop lab-up lab-down lab-clean lab-ready lock lock-check lock-deps bundle verify-deep verify-image image-tests prune docs plan
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -133,6 +133,9 @@ verify-deep: venv ## verify.py, after every byte of weights and drafter was read
 
 verify-image: venv ## Does the image hold by itself what its stack needs? One line for each check
 	$(PYTHON) -m pyinfra inventory.py verify_image.py $(ARGS)
+
+image-tests: venv ## Stop the pair, run the engine's own tests in its image, start the pair: make image-tests TESTS=/path/of/checkout
+	SPARKPAIR_IMAGE_TESTS="$(TESTS)" $(PYTHON) -m pyinfra inventory.py image_tests.py $(ARGS)
 
 prune: venv ## Show images, layers and parts that nothing needs any more, with their sizes, and remove them when you say so
 	$(PYTHON) -m pyinfra inventory.py prune.py $(ARGS)

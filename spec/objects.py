@@ -211,7 +211,8 @@ OBJECTS: tuple[Object, ...] = (
     ),
     Object(
         f"/var/lib/systemd/timers/stamp-{DEEP_TIMER}", Sort.FILE, Where.EVERY, "root:root", "0644",
-        "systemd", Life.PROGRAM, "When the timer was last due, so that a month in which the node was off is made up for.",
+        "systemd", Life.PROGRAM,
+        "When the timer was last due, so that a month in which the node was off is made up for.",
     ),
     Object(
         "sparkpair-weights-hash.service", Sort.TRANSIENT, Where.EVERY, "root", "", "roles/weights", Life.WORK,
@@ -240,6 +241,15 @@ OBJECTS: tuple[Object, ...] = (
     Object(
         REGISTRY_STORE, Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "sparkpair-image-registry", Life.WORK,
         "What that registry has fetched, so that each layer comes from the internet once.",
+    ),
+    Object(
+        "sparkpair-image-tests.service", Sort.TRANSIENT, Where.HEAD, "root", "", "image_tests.py", Life.WORK,
+        "Stops the pair, runs the image's own tests in a container of that name, and starts the pair however they end.",
+        "systemd-run",
+    ),
+    Object(
+        f"{VAR}/image-tests", Sort.DIRECTORY, Where.HEAD, "root:root", "0755", "image_tests.py", Life.WORK,
+        "Those tests, as the engine's repository has them.",
     ),
     Object(
         f"{IMAGE_REPOSITORY}:<first 12 of the digest>", Sort.IMAGE, Where.EVERY, "root", "", "roles/image", Life.DEPLOY,

@@ -15,7 +15,7 @@ import pytest
 from tests import repository
 
 OURS = ("spec", "facts", "checks", "operations", "roles", "node", "benchmarks", "lab", "tests")
-VERBS = ("deploy", "stage", "verify", "verify_image", "prune", "doctor", "bench", "rollback", "remove")
+VERBS = ("deploy", "stage", "verify", "verify_image", "image_tests", "prune", "doctor", "bench", "rollback", "remove")
 TOP_LEVEL = (*VERBS, "plan", "lock", "bundle", "inventory", "config", "group_data")
 TOP_LEVEL_FILES = [f"{name}.py" for name in TOP_LEVEL]
 PRODUCT = (*TOP_LEVEL, "spec", "facts", "checks", "operations", "roles", "templates", "node")

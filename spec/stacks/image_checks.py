@@ -7,6 +7,7 @@ not here: they compare FlashInfer's patches with files of the machine on which t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -119,4 +120,40 @@ EXL3 = (
         ImageCheck("b12x is that of its release", (Look("tree", "b12x", md5),), releases)
         for md5, releases in _B12X.items()
     ),
+)
+
+
+@dataclass(frozen=True)
+class ImageTests:
+    """Unit tests of an engine's own, which run inside its image and need a free GPU. They lie in the engine's
+    repository: `commits` says at which commit for which release; `selection` is what is run, below `directory`."""
+
+    repository: str
+    commits: Mapping[str, str]
+    directory: str
+    selection: tuple[str, ...]
+    packages: tuple[str, ...]
+    """What pip installs into the container for them."""
+
+
+# As the reference kit runs them (scripts/run_tests.sh of v2.3-tier1: 87 tests).
+EXL3_TESTS = ImageTests(
+    repository="https://github.com/Entrpi/vllm-glm-5.3-flash-spark",
+    commits={release: commit for release, commit in _COMMITS.items() if release in _RING},
+    directory="tests",
+    selection=(
+        "v1/spec_decode/test_dflash2.py",
+        "v1/spec_decode/test_dflash_causality.py",
+        "models/test_glm5next_dflash_capture.py",
+        "test_config.py::test_dflash2_draft_forces_v2_model_runner",
+        "v1/core/test_kv_cache_utils.py::test_glm5_grouping_with_dflash_draft_layers",
+        "v1/core/test_kv_cache_utils.py::test_glm5_dflash_ring_backed_draft_kv",
+        "v1/core/test_mamba_align_chunk_split.py",
+        "v1/core/test_scheduler_mixed_prefill.py",
+        "v1/core/test_prefix_caching.py::test_refresh_cached_free_blocks",
+        "transformers_utils/test_glm5next_chat_template.py",
+        "model_executor/test_top_k_local_logits.py",
+        "model_executor/test_b12x_mxfp8_dispatch.py",
+    ),
+    packages=("pytest", "tblib"),
 )

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from spec.knobs import KNOBS, Knob, Knobs
-from spec.stacks.image_checks import ImageCheck
+from spec.stacks.image_checks import ImageCheck, ImageTests
 
 Groups = tuple[tuple[str, ...], ...]
 """Arguments, a flag and its value together, so that a turned knob is one changed line."""
@@ -85,6 +85,8 @@ class Stack:
     """Directories whose files an earlier kit put over the image's own, below the login user's home."""
     image_checks: tuple[ImageCheck, ...]
     """What an image of this stack must hold by itself."""
+    image_tests: ImageTests | None
+    """The engine's own tests that run in the image; None where none are known."""
     launch: Callable[[Knobs, Seat], Launch]
     served_name: Callable[[Knobs, Seat], str]
     speculative_tokens: Mapping[str, int]

@@ -87,6 +87,7 @@ STACK = Stack(
     quantized_drafters={},
     overlays=(),
     image_checks=image_checks.UPSTREAM,
+    image_tests=None,
     launch=launch,
     served_name=served_name,
     speculative_tokens={},

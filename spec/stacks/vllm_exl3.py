@@ -127,6 +127,7 @@ STACK = Stack(
     quantized_drafters={str(DEFAULTS["drafter_repository"]): True, "incoai/GLM-5.3-Flash-DFlash2": False},
     overlays=("~/glm53-hotfix", "~/glm53-hotfix-fi", "~/glm53-hotfix-b12x"),
     image_checks=image_checks.EXL3,
+    image_tests=image_checks.EXL3_TESTS,
     releases={str(DEFAULTS["image"]).partition("@")[2]: "v2.3"},
     launch=launch,
     served_name=lambda knobs, seat: str(knobs.served_model_name),

@@ -1,6 +1,6 @@
 """What an image must hold by itself, as data: looked at inside a throwaway container, without a GPU.
 
-The reference kit checks its image by the same facts (scripts/check_image.sh of v2.3-tier1, and docs/BUILD.md for the
+The reference kit checks its image by the same facts (scripts/check_image.sh of v2.3-tier1, and its BUILD.md for the
 commits): they tell an image that was built whole from one that only runs with files put over it. Two of its twenty are
 not here: they compare FlashInfer's patches with files of the machine on which the image was built.
 """

@@ -1,4 +1,4 @@
-"""A kept-alive HTTP/1.1 connection to a peer's server (node/peer.py), with a bound on every wait."""
+"""A kept-alive HTTP/1.1 connection to a peer's server (node/peer.py), every wait bounded; what both say."""
 
 from __future__ import annotations
 
@@ -6,14 +6,27 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from urllib.parse import quote
 
+PREFIX = "/v1/"
+DIGEST_HEADER = "X-Sha256"
 CONNECT_SECONDS = 3.0
 """On a rail a connection stands within milliseconds."""
 LONGEST_STALL_SECONDS = 15.0
 """Without a byte for so long another connection does better, and goes on where this one stopped."""
-LOOK_SECONDS = 1
+LOOK_SECONDS = 1.0
 """How often a read that brings nothing looks whether it still makes sense."""
 MOST_HEAD_BYTES = 64 * 1024
+
+
+def index_target(name: str) -> str:
+    """What to ask for to know which files of a set are there."""
+    return PREFIX + quote(name, safe="")
+
+
+def file_target(name: str, path: str) -> str:
+    """What to ask for to get one file."""
+    return f"{index_target(name)}/{quote(path)}"
 
 
 class WayError(Exception):
@@ -36,7 +49,7 @@ class Connection:
             raise WayError(f"{self.place}: {error.strerror or error}") from None
         # The kernel's own timeout: with Python's, a receive could not wait for a whole piece (MSG_WAITALL).
         self._socket.settimeout(None)
-        bound = struct.pack("ll", LOOK_SECONDS, 0)
+        bound = struct.pack("ll", *divmod(int(LOOK_SECONDS * 1e6), 10**6))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bound)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, bound)
 
@@ -83,7 +96,7 @@ class Connection:
             except BlockingIOError:
                 self._check()
                 if time.monotonic() - began >= self._stall_seconds:
-                    raise WayError(f"{self.place}: no byte for {self._stall_seconds:.0f} s") from None
+                    raise WayError(f"{self.place}: no byte for {self._stall_seconds:g} s") from None
                 continue
             except OSError as error:
                 raise self._lost(error) from None

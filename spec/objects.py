@@ -252,7 +252,8 @@ OBJECTS: tuple[Object, ...] = (
         "Those tests, as the engine's repository has them.",
     ),
     Object(
-        f"{IMAGE_REPOSITORY}:<first 12 of the digest>", Sort.IMAGE, Where.EVERY, "root", "", "roles/image", Life.OPERATOR,
+        f"{IMAGE_REPOSITORY}:<first 12 of the digest>", Sort.IMAGE, Where.EVERY, "root", "", "roles/image",
+        Life.OPERATOR,
         "Second name of an image that was pulled by digest: without one `docker image prune` would take it.",
     ),
     # Weights over NFS

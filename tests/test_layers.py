@@ -100,10 +100,17 @@ ROOMS: dict[str, Room] = {
     # How an identity is made, and which files are small, is said where the nodes say it.
     "checks": Room(
         (
-            "checks", *_CLUSTER, "spec.changes", "spec.licences", "spec.lock", "spec.objects", "facts",
-            "node.content", "node.wire",
+            "checks",
+            *_CLUSTER,
+            "spec.changes",
+            "spec.licences",
+            "spec.lock",
+            "spec.objects",
+            "facts",
+            "node.content",
+            "node.wire",
         )
-    ),  # fmt: skip
+    ),
     # What several roles need of pyinfra, and the run that they belong to; it knows no role.
     "operations": Room(
         ("operations", *_CLUSTER, "spec.changes", "spec.render", "spec.objects", "facts", "checks", "node"),

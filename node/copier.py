@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from node import pages, paths, peer
+from node import pages, paths
 from node.board import Board, Job
-from node.connection import Connection, WayError
+from node.connection import DIGEST_HEADER, Connection, WayError, file_target, index_target
 from node.errand import FileRow, Peer, Set, Way
 
 CONNECTIONS_PER_WAY = 2
@@ -210,7 +210,7 @@ class _Crew:
             if time.monotonic() - source.asked_at < INDEX_SECONDS:
                 return
             for wanted in self._board.errand.sets:
-                body = connection.get(peer.index_target(wanted.name))
+                body = connection.get(index_target(wanted.name))
                 text = body.read(MOST_INDEX_BYTES)
                 rows = _rows(text, connection) if body.code == 200 else set()
                 if source.index.get(wanted.name, text) != text:
@@ -224,8 +224,8 @@ class _Crew:
         digest = pages.digest(job.part, size=job.offset) if job.offset else hashlib.sha256()
         if job.offset == job.size and job.size:
             return digest.hexdigest()
-        body = connection.get(peer.file_target(job.set, job.path), job.offset)
-        if body.code == 404 or body.headers.get(peer.DIGEST_HEADER.lower()) not in (job.sha256, None):
+        body = connection.get(file_target(job.set, job.path), job.offset)
+        if body.code == 404 or body.headers.get(DIGEST_HEADER.lower()) not in (job.sha256, None):
             return None
         body.expect(206 if job.offset else 200, job.size - job.offset)
         with pages.Sink(job.part, job.offset) as sink:

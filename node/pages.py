@@ -33,9 +33,9 @@ def digest(path: str, progress: Callable[[int], None] = lambda count: None, size
     try:
         left = os.fstat(descriptor).st_size if size is None else size
         if left <= BUFFER_BYTES:
-            with memoryview(mmap.mmap(-1, BUFFER_BYTES)) as buffer:
-                count = min(os.preadv(descriptor, [buffer], 0), left)
-                found.update(buffer[:count])
+            with buffer() as held:
+                count = min(os.preadv(descriptor, [held], 0), left)
+                found.update(held[:count])
                 progress(count)
         else:
             _digest_large(descriptor, left, found, progress)
@@ -48,7 +48,7 @@ def digest(path: str, progress: Callable[[int], None] = lambda count: None, size
 
 def _digest_large(descriptor: int, left: int, found: hashlib._Hash, progress: Callable[[int], None]) -> None:
     """One buffer is hashed while the other is read."""
-    buffers = [memoryview(mmap.mmap(-1, BUFFER_BYTES)) for _ in range(2)]
+    buffers = [buffer() for _ in range(2)]
     offset = turn = 0
     with ThreadPoolExecutor(1) as pool:
         under_way = None
@@ -61,6 +61,13 @@ def _digest_large(descriptor: int, left: int, found: hashlib._Hash, progress: Ca
             under_way = pool.submit(found.update, buffers[turn][:count])
             progress(count)
             offset, left, turn = offset + count, left - count, 1 - turn
+
+
+def buffer() -> memoryview:
+    """Memory for one piece, in few large pages where the kernel gives them: O_DIRECT has to look up every one."""
+    held = mmap.mmap(-1, BUFFER_BYTES)
+    held.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(held)
 
 
 def drop(path: str) -> None:
@@ -83,7 +90,7 @@ class Sink:
     def __init__(self, path: str, offset: int = 0) -> None:
         self._path = path
         self._descriptor, self._is_direct = opened(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
-        self._buffer = memoryview(mmap.mmap(-1, BUFFER_BYTES))
+        self._buffer = buffer()
         self._failed = True
         try:
             if os.fstat(self._descriptor).st_size < offset:

@@ -112,6 +112,13 @@ def is_proven(mount: nfs.Mount, identity: str | None, seen: NodeFacts) -> bool:
     return not isinstance(now, Unknown) and now.proven == Proven(str(identity), mount.what, mount.options)
 
 
+def is_broken(mount: nfs.Mount, seen: NodeFacts) -> bool:
+    """Whether something else is mounted, or nothing, or what cannot be looked into for another reason than a server
+    that is silent: of that one nothing is known, and mounting it again would only wait for it too."""
+    now = mounted(seen)
+    return not isinstance(now, Unknown) and not now.silent and (now.what != mount.what or bool(now.trouble))
+
+
 # What is left
 
 
@@ -169,19 +176,17 @@ def _server(node: Node, seen: NodeFacts, export: nfs.Export) -> Iterator[Verdict
 
 def _client(node: Node, seen: NodeFacts, mount: nfs.Mount, identity: str | None) -> Iterator[Verdict]:
     now = mounted(seen)
-    anew = "the next start mounts it anew: sudo sparkpair restart, on the head"
+    anew = "run deploy.py, which mounts it anew, as the next start does; a rank that runs goes on with what it has read"
     if isinstance(now, Unknown):
         yield unknown(node.name, f"what is mounted on {MOUNT_POINT}", now)
+    elif now.silent:
+        yield unknown(node.name, f"{MOUNT_POINT} ({now.what})", Unknown(now.trouble))
     elif now.what is None:
         yield broken(node.name, f"the weights are not mounted on {MOUNT_POINT}", anew)
     elif now.what != mount.what:
         yield broken(node.name, f"{MOUNT_POINT} is mounted from {now.what}, wanted {mount.what}", anew)
     elif now.trouble:
-        yield broken(
-            node.name,
-            f"{MOUNT_POINT} ({now.what}): {now.trouble}. A rank that runs goes on with what it has read",
-            f"if {mount.what.partition(':')[0]} answers, {anew}",
-        )
+        yield broken(node.name, f"{MOUNT_POINT} ({now.what}): {now.trouble}", anew)
     elif not is_proven(mount, identity, seen):
         yield broken(node.name, f"what {mount.what} holds was not proven from here", "run deploy.py")
     else:

@@ -279,7 +279,7 @@ def _secret(path: str) -> dict[str, Any]:
 def _mount(path: str, state: str) -> dict[str, Any]:
     """What is mounted at a path from elsewhere, whether it answers, and what was proven of it. Waits for no server: a
     process of its own is the one that hangs."""
-    found: dict[str, Any] = {"what": None, "trouble": "", "proven": None}
+    found: dict[str, Any] = {"what": None, "trouble": "", "silent": False, "proven": None}
     for line in _text("/proc/self/mountinfo").splitlines():
         left, _, right = line.partition(" - ")
         if left.split()[4] == path:
@@ -289,12 +289,12 @@ def _mount(path: str, state: str) -> dict[str, Any]:
     if kept is not None and isinstance(mount, dict):
         found["proven"] = {"identity": kept["identity"], **mount}
     if found["what"] is not None:
-        found["trouble"] = _touch(ROOT + path)
+        found["trouble"], found["silent"] = _touch(ROOT + path)
     return found
 
 
-def _touch(path: str) -> str:
-    """Why a mounted directory cannot be looked into; empty when it can."""
+def _touch(path: str) -> tuple[str, bool]:
+    """Why a mounted directory cannot be looked into (empty when it can), and whether that is for want of an answer."""
     program = _start(["/usr/bin/stat", "--format=%F", path + "/."])
     if isinstance(program, Failed):
         raise program
@@ -302,8 +302,8 @@ def _touch(path: str) -> str:
         _, errors = program.communicate(timeout=MOUNT_SECONDS)
     except subprocess.TimeoutExpired:
         program.kill()  # and not waited for, should it not even hear that
-        return f"it does not answer within {MOUNT_SECONDS} s"
-    return "" if program.returncode == 0 else errors.strip().rpartition(": ")[2] or "it cannot be looked into"
+        return f"it does not answer within {MOUNT_SECONDS} s", True
+    return ("" if program.returncode == 0 else errors.strip().rpartition(": ")[2] or "it cannot be looked into"), False
 
 
 def _content(path: str, home: str, state: str) -> dict[str, Any]:

@@ -215,11 +215,12 @@ class Proven:
 @dataclass(frozen=True)
 class Mounted:
     """A place for weights from another node: SERVER:DIRECTORY that is mounted there now (None: nothing), why that
-    cannot be looked into (empty: it can), and what was proven last."""
+    cannot be looked into (empty: it can), and what was proven last. While it is silent, nobody knows."""
 
     what: str | None
     trouble: str
     proven: Proven | None
+    silent: bool = False
 
 
 @dataclass(frozen=True)
@@ -511,7 +512,9 @@ def _secret(value: object) -> Secret:
 
 def _mounted(value: object) -> Mounted:
     data = _mapping(value)
-    return Mounted(_maybe(data["what"], _string), _string(data["trouble"]), _maybe(data["proven"], _proven))
+    return Mounted(
+        _maybe(data["what"], _string), _string(data["trouble"]), _maybe(data["proven"], _proven), _truth(data["silent"])
+    )
 
 
 def _proven(value: object) -> Proven:

@@ -1,7 +1,7 @@
 """NFS: one node exports the weights, the others mount them. Of no effect, and taken away, where each node has its own.
 
-No row here touches a mount that a rank may be using: the rank agent mounts anew before it starts a rank, and a changed
-mount is a changed launch, which the keeper restarts the pair for.
+A changed mount is a changed launch, which the keeper restarts the pair for: the rank agent mounts anew before it starts
+a rank. What is mounted while a rank runs is touched here only where it is of no use to anybody any more.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def nfs(run: Run) -> None:
     export_weights(name="Export the weights", run=run)
     install_mount(name=f"Install {objects.MOUNT_UNIT}", run=run)
     prove_mount(name="Prove the weights over NFS", run=run)
+    mount_anew(name="Mount the weights anew", run=run)
 
 
 @deploy("NFS")
@@ -95,6 +96,26 @@ def prove_mount(run: Run) -> Commands:
         return
     yield write(objects.WANTED_MOUNT, text, "644")
     yield from carry_out(PROVE_UNIT, "Sparkpair: prove the weights over NFS", [*PROGRAM, "nfs", "prove"], PROPERTIES)
+
+
+@node_operation
+def mount_anew(run: Run) -> Commands:
+    """For a launch that is accepted as it is: where its mount is gone, stale or another one. A rank that runs is not
+    disturbed: its container holds the mount that it was started with."""
+    mount = spec.mount(run.cluster, run.node)
+    if mount is None:
+        noop("this node mounts nothing")
+        return
+    now, engine = pair.accepted(run.seen(run.cluster.head)), wanted.engine(run)
+    # Before files are hashed nobody knows; a plan takes it that they are the same.
+    is_other = engine != now.engine and (engine is not None or is_executing())
+    if now.engine is None or is_other or now.phase != "running":
+        noop("the next start mounts it")
+        return
+    if not checked.is_broken(mount, run.seen()):
+        noop(f"{mount.what} is mounted")
+        return
+    yield StringCommand("systemctl restart", objects.MOUNT_UNIT)
 
 
 @node_operation

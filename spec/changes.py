@@ -27,6 +27,7 @@ API_KEY = "the API key"
 CONTENT = "content of"
 GID_VARIABLE, KEY_VARIABLE = "NCCL_IB_GID_INDEX", "VLLM_API_KEY"
 LOOKED_UP = "looked up"
+NFS_SOURCE, NFS_OPTIONS = "the weights over NFS", "their mount options"
 KEEPERS_NODES = "the keeper's nodes"
 
 
@@ -266,6 +267,11 @@ class _Launch:
                 self._raw(f"mount {target}", f"{place}:{mode}" if mode else place)
         if "weights_path" not in self._found:
             self._raw("vllm serve", self._model)
+        # Where the mount is does not change; what is mounted there does.
+        self._found["weights"] = "nfs" if self._spec.mount else "local"
+        if self._spec.mount:
+            self._found[NFS_SOURCE] = self._spec.mount.what
+            self._found[NFS_OPTIONS] = self._spec.mount.options
         if self._drafter and not drafter_seen:
             self._raw("--speculative-config model", self._drafter)
         known = [self._found[role] for role in ("weights_path", "drafter_path") if role in self._found]

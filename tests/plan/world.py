@@ -189,7 +189,7 @@ def _fresh(cluster: Cluster, node: Node) -> Document:
             "containers": [],
         },
         "content": content,
-        "mounts": {path: {"what": None, "trouble": "", "proven": None} for path in asked.mounts},
+        "mounts": {path: {"what": None, "trouble": "", "silent": False, "proven": None} for path in asked.mounts},
         "secrets": {path: {"present": False, "identity": None, "trouble": ""} for path in asked.secrets},
         "overlays": {},
         "disks": {path.replace("~", node.home): {"at": "/", "device": 1, "free": 2000 * GIB} for path in asked.disks},

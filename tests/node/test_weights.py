@@ -1,21 +1,16 @@
-"""Manifests and copies, with real files and a real rsync where it is installed."""
+"""Manifests of directories that are on a node, with real files."""
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
-import shutil
-import socket
-import subprocess
-import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from node import content, paths, weights
-from node.weights import Copier, Copy, Module, Source, WeightsError, daemon_settings, differing, record
+from node import content, pages, paths, weights
+from node.weights import WeightsError, record
 
 SHARD = "model-00001-of-00001.safetensors"
 
@@ -86,16 +81,16 @@ def test_hashing_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Mo
     directory, state = model(tmp_path / "model"), tmp_path / "state"
     hashed: list[str] = []
     broken = {SHARD}
-    real = weights._hash
+    real = pages.sha256
 
-    def counting(path: str, progress: weights._Progress) -> str:
+    def counting(path: str, progress: Callable[[int], None]) -> str:
         if os.path.basename(path) in broken:
             raise OSError("power")
         hashed.append(os.path.basename(path))
         return real(path, progress)
 
     monkeypatch.setattr(weights, "READERS", 1)
-    monkeypatch.setattr(weights, "_hash", counting)
+    monkeypatch.setattr(pages, "sha256", counting)
     with pytest.raises(OSError, match="power"):
         record(str(directory), state, quiet)
     assert "config.json" in hashed
@@ -145,7 +140,7 @@ def test_links_that_lead_out_are_refused(tmp_path: Path) -> None:
         ("config.json", True),
         ("sub/../config.json", True),
         ("sub/back", True),
-        ("{root}/config.json", False),  # absolute: neither the container nor rsync's chroot has it there
+        ("{root}/config.json", False),  # absolute: the container does not have it there
         ("../model/config.json", False),  # out and in again, by a name that the container does not know
         ("sub/absolute", False),
         ("out/model/config.json", False),
@@ -165,161 +160,7 @@ def test_a_link_must_stay_inside_on_its_whole_way(tmp_path: Path, target: str, i
     assert ("it" in [entry[0] for entry in entries]) is is_inside
 
 
-def test_differing_reads_the_bytes(tmp_path: Path) -> None:
-    directory, state = model(tmp_path / "model"), tmp_path / "state"
-    record(str(directory), state, quiet)
-    manifest = content.read_manifest(str(state / content.manifest_name(str(directory))), str(directory))
-    assert manifest is not None
-    assert differing(str(directory), manifest, quiet) == []
-    text = (directory / SHARD).read_bytes()
-    (directory / SHARD).write_bytes(text[:-1] + b"?")
-    (directory / "config.json").unlink()
-    assert differing(str(directory), manifest, quiet) == ["config.json", SHARD]
-
-
-def test_the_daemons_settings() -> None:
-    text = daemon_settings(
-        [Module("weights", "/home/al ice/m")], "10.200.0.1", ["10.200.0.2", "10.200.1.2"], Path("/state"), Path("/pid")
-    )
-    assert text == (
-        "address = 10.200.0.1\nport = 8730\npid file = /pid\nlock file = /pid.lock\n"
-        "log file = /dev/stderr\nuid = root\ngid = root\n"
-        "use chroot = yes\nread only = yes\nlist = no\nhosts allow = 10.200.0.2 10.200.1.2\nhosts deny = *\n"
-        "reverse lookup = no\ntimeout = 120\nmax connections = 4\n"
-        "\n[weights]\npath = /home/al ice/m\n\n[manifests]\npath = /state\n"
-    )
-
-
-@pytest.mark.parametrize("path", ["/a%b", "/a\nread only = no", "/a#b", " /a", "/a]"])
-def test_a_path_that_the_daemon_would_read_otherwise_is_refused(path: str) -> None:
-    with pytest.raises(WeightsError, match="characters that the rsync daemon cannot take"):
-        daemon_settings([Module("weights", path)], "10.200.0.1", ["10.200.0.2"], Path("/s"), Path("/p"))
-
-
-needs_rsync = pytest.mark.skipif(shutil.which("rsync") is None, reason="needs rsync")
-
-
-class Pair:
-    """A served source and a place to copy to, on this computer's loopback."""
-
-    def __init__(self, place: Path) -> None:
-        self.source = model(place / "source/model", 300_000)
-        self.state = place / "source-state"
-        self.identity = record(str(self.source), self.state, quiet)
-        self.target = place / "target/deep/model"
-        self.target_state = place / "target-state"
-        self.net = place / "net"
-        self.carrier("rail0", True)
-        self.carrier("rail1", True)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        settings = (
-            f"address = 127.0.0.1\nport = {self.port}\nuse chroot = no\nlog file = {place}/log\n"
-            f"[weights]\npath = {self.source}\nread only = yes\n[manifests]\npath = {self.state}\nread only = yes\n"
-        )
-        if os.getuid() == 0:
-            settings = "uid = root\ngid = root\n" + settings
-        (place / "rsyncd.conf").write_text(settings)
-        self.daemon = subprocess.Popen(["rsync", "--daemon", "--no-detach", f"--config={place}/rsyncd.conf"])
-        self.said: list[str] = []
-        until = time.monotonic() + 5
-        while time.monotonic() < until:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-                return
-            except OSError:
-                time.sleep(0.02)
-
-    def carrier(self, netdev: str, up: bool) -> None:
-        (self.net / netdev).mkdir(parents=True, exist_ok=True)
-        (self.net / netdev / "carrier").write_text("1" if up else "0")
-
-    def copier(self, *netdevs: str) -> Copier:
-        ways = [Source("127.0.0.1", netdev) for netdev in netdevs or ("rail0", "rail1")]
-        return Copier(ways, getpass.getuser(), self.target_state, self.said.append, self.port, self.net)
-
-    @property
-    def wanted(self) -> Copy:
-        return Copy("weights", content.manifest_name(str(self.source)), self.identity, str(self.target))
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    both = Pair(tmp_path)
-    yield both
-    both.daemon.terminate()
-    both.daemon.wait()
-
-
-@needs_rsync
-def test_a_copy_is_whole_and_proven(pair: Pair) -> None:
-    pair.copier().copy(pair.wanted)
-    now = seen(pair.target, pair.target_state)
-    assert (now["identity"], now["copying"]) == (pair.identity, None)
-    assert (pair.target / SHARD).read_bytes() == (pair.source / SHARD).read_bytes()
-    assert not (pair.target / ".cache").exists()
-    assert sorted(path.name for path in pair.target_state.iterdir()) == [content.manifest_name(str(pair.target))]
-
-
-@needs_rsync
-def test_an_unfinished_copy_is_told_from_weights_and_goes_on(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "differing", lambda *_: (_ for _ in ()).throw(WeightsError("killed")))
-    with pytest.raises(WeightsError, match="killed"):
-        pair.copier().copy(pair.wanted)
-    monkeypatch.undo()
-    now = seen(pair.target, pair.target_state)
-    assert (now["identity"], now["copying"]) == (None, pair.identity)
-    (pair.target / SHARD).write_bytes((pair.source / SHARD).read_bytes()[:1000])
-    pair.copier().copy(pair.wanted)
-    assert seen(pair.target, pair.target_state)["identity"] == pair.identity
-
-
-@needs_rsync
-def test_other_bytes_of_the_same_size_and_time_are_taken_again(pair: Pair) -> None:
-    pair.copier().copy(pair.wanted)
-    status = (pair.target / SHARD).stat()
-    data = (pair.target / SHARD).read_bytes()
-    (pair.target / SHARD).write_bytes(b"?" + data[1:])
-    os.utime(pair.target / SHARD, ns=(status.st_atime_ns, status.st_mtime_ns))
-    pair.copier().copy(pair.wanted)
-    assert (pair.target / SHARD).read_bytes() == data
-    assert f"taking 1 files again: {SHARD}" in pair.said
-
-
-@needs_rsync
-def test_the_second_rail_when_the_first_has_no_carrier(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "RETRY_SECONDS", 0.01)
-    pair.carrier("rail0", False)
-    pair.copier().copy(pair.wanted)
-    assert seen(pair.target, pair.target_state)["identity"] == pair.identity
-
-
-@needs_rsync
-def test_no_rail_at_all_is_given_up(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "RETRY_SECONDS", 0.01)
-    pair.carrier("rail0", False)
-    with pytest.raises(WeightsError, match="nothing arrives: rail0 has no carrier"):
-        pair.copier("rail0").copy(pair.wanted)
-
-
-@needs_rsync
-def test_files_that_the_source_has_not_are_left_and_told(pair: Pair) -> None:
-    pair.target.mkdir(parents=True)
-    (pair.target / "mine.txt").write_text("x")
-    with pytest.raises(WeightsError, match=r"holds mine\.txt, which the source has not"):
-        pair.copier().copy(pair.wanted)
-    assert (pair.target / "mine.txt").exists()
-
-
-@needs_rsync
-def test_a_source_that_changed_is_not_copied(pair: Pair) -> None:
-    (pair.source / "config.json").write_text('{"x": 1}')
-    record(str(pair.source), pair.state, quiet)
-    with pytest.raises(WeightsError, match=f"the source's manifest is not {pair.identity[:12]} any more"):
-        pair.copier().copy(pair.wanted)
-
-
-@pytest.mark.parametrize("words", [["hash"], ["copy", "--owner", "x"], ["serve", "weights=/x"], ["frobnicate"], []])
+@pytest.mark.parametrize("words", [["hash"], ["copy", "x"], ["frobnicate"], []])
 def test_wrong_usage_exits_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         weights.main(words)

@@ -39,8 +39,8 @@ def listing(directory: str) -> tuple[list[Entry], list[str]]:
     """The directory's files, sorted, and the links that lead out of it. Raises OSError.
 
     Names that begin with a dot are left out: downloaders keep their own records there. A link is followed when it
-    stays inside on its whole way: only the directory is mounted into the container, under another path, and only it is
-    what an rsync daemon sees. An absolute link dangles there, as does one that leaves and comes back.
+    stays inside on its whole way: only the directory is mounted into the container, under another path. An absolute
+    link dangles there, as does one that leaves and comes back.
     """
     root = os.path.realpath(directory)
     entries: list[Entry] = []
@@ -154,9 +154,7 @@ def read_verified(path: str, directory: str) -> dict[str, tuple[int, int, int, s
             data = json.load(stream)
         if data["directory"] != directory:
             return {}
-        return {
-            str(name): (int(row[0]), int(row[1]), int(row[2]), str(row[3])) for name, row in data["files"].items()
-        }
+        return {str(name): (int(row[0]), int(row[1]), int(row[2]), str(row[3])) for name, row in data["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
         return {}
 

@@ -107,20 +107,20 @@ def look(place: str, named: str, files: Any) -> None:
         )
 
 
-def prove(wanted: Path, state: Path, say: Callable[[str], None] = print) -> None:
+def prove(wanted: Path, state: Path, say: Callable[[str], None] = print, aside: Path = Path("/run")) -> None:
     """Mount what is wanted in a place of its own, look at it, and write the manifest that the agent goes by: the
     server's rows, with the stamps that they have from here. Raises MountError."""
     data = wire.read_json(wanted)
     if data is None:
         raise MountError(f"{wanted} is missing; run deploy.py")
     what, options, directory = str(data["what"]), str(data["options"]), str(data["directory"])
-    with tempfile.TemporaryDirectory(prefix="sparkpair-nfs-", dir="/run") as place:
+    with tempfile.TemporaryDirectory(prefix="sparkpair-nfs-", dir=aside) as place:
         _mount(what, options, place)
         try:
             look(place, what, data["files"])
             entries, _ = content.listing(place)
         finally:
-            subprocess.run(["umount", "--lazy", place], check=False)
+            _unmount(place)
     manifest = {
         "directory": directory,
         "identity": data["identity"],
@@ -145,6 +145,11 @@ def _mount(what: str, options: str, place: str) -> None:
     if done.returncode != 0:
         said = done.stdout.decode(errors="replace").strip().splitlines()
         raise MountError(f"{what} could not be mounted: {said[0] if said else 'mount said nothing'}. {_of(what)}")
+
+
+def _unmount(place: str) -> None:
+    """Lazily: a server that went silent meanwhile is not waited for."""
+    subprocess.run(["umount", "--lazy", "--no-canonicalize", place], stdin=subprocess.DEVNULL, check=False)
 
 
 def _of(what: str) -> str:

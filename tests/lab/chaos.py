@@ -22,7 +22,7 @@ from lab import lifecycle, settings
 from tests.lab import pair
 
 RESULTS = settings.LAB / "chaos.json"
-TABLE = settings.CHECKOUT / "docs/results/chaos.md"
+TABLES = settings.CHECKOUT / "docs/results"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,9 @@ def main(words: Sequence[str]) -> int:
     arguments = parser.parse_args(words)
     from tests.lab import chaos_bundle, chaos_deep, chaos_nfs, chaos_rows, chaos_staging
 
-    every = [*chaos_rows.ROWS, *chaos_staging.ROWS, *chaos_deep.ROWS, *chaos_bundle.ROWS, *chaos_nfs.ROWS]
+    staging = [*chaos_staging.ROWS, *chaos_deep.ROWS, *chaos_bundle.ROWS, *chaos_nfs.ROWS]
+    tables = {"chaos.md": chaos_rows.ROWS, "chaos-staging.md": staging}
+    every = [row for table in tables.values() for row in table]
     rows = [row for row in every if not arguments.only or any(word in row.name for word in arguments.only)]
     if arguments.list:
         print("\n".join(f"{row.engine:9} {row.name}" for row in rows))
@@ -76,7 +78,9 @@ def main(words: Sequence[str]) -> int:
         save(results)
         outcome = "passed" if result.passed else "FAILED"
         print(f"          {outcome} in {result.seconds:.0f} s: {result.seen}", flush=True)
-        write_table([results[known.name] for known in every if known.name in results])
+        for name, table in tables.items():
+            if row in table:
+                write_table(name, [results[known.name] for known in table if known.name in results])
     failed = [row.name for row in rows if not results[row.name].passed]
     passed = len(rows) - len(failed)
     print(f"{passed} passed, {len(failed)} failed")
@@ -123,15 +127,30 @@ def git(*words: str) -> str:
     ).stdout.strip()
 
 
-def write_table(results: Sequence[Result]) -> None:
-    """The table under docs/results/."""
-    passed = sum(result.passed for result in results)
-    lines = [
+INTRODUCTIONS = {
+    "chaos.md": (
         "# Faults on the simulated pair",
         "",
         "Written by `make chaos`. Real hosts and deploys (lab/README.md says what differs from a Spark). Engine `real`",
         "is vLLM 0.32 on the CPU, tensor parallel over both hosts; `contract` is the small program of",
         "lab/contract_engine that fails as vLLM does (docs/results/contract-engine.md).",
+    ),
+    "chaos-staging.md": (
+        "# Faults while weights are brought to the simulated pair",
+        "",
+        "Written by `make chaos`. Real huggingface_hub clients on real hosts, and a double of the hub that does what",
+        "it is told (lab/README.md). Each row on downloads ends with every file on both hosts, its sha256 that of the",
+        "repository, and with the hub's own log: no file was sent to both hosts, and of a file that was begun again",
+        "the hub sent no more than what the cut connection had in flight. Engine `-`: nothing serves.",
+    ),
+}
+
+
+def write_table(name: str, results: Sequence[Result]) -> None:
+    """A table under docs/results/."""
+    passed = sum(result.passed for result in results)
+    lines = [
+        *INTRODUCTIONS[name],
         "",
         f"Last run {max((result.when for result in results), default='-')}: {passed} of {len(results)} passed.",
         "",
@@ -145,8 +164,8 @@ def write_table(results: Sequence[Result]) -> None:
             f"| {result.name} | {result.engine} | {outcome} | {result.seconds:.0f} | {seen} | {result.when} "
             f"| {result.commit} |"
         )
-    TABLE.parent.mkdir(parents=True, exist_ok=True)
-    TABLE.write_text("\n".join(lines) + "\n")
+    TABLES.mkdir(parents=True, exist_ok=True)
+    (TABLES / name).write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -125,6 +126,24 @@ def other_image_asked(world: World) -> None:
         node["docker"]["images"][OTHER_IMAGE] = None
 
 
+def the_worker_reaches_it(name: str, data: dict[str, Any]) -> dict[str, Any]:
+    """What each node says of its way to the image's registry."""
+    said = json.dumps({"https://192.168.77.1:5000": "" if name.endswith("b") else "No route to host"})
+    return {**data, "fake_responses": {**data["fake_responses"], "create_connection": [said]}}
+
+
+def nobody_reaches_it(_: str, data: dict[str, Any]) -> dict[str, Any]:
+    said = json.dumps({"https://192.168.77.1:5000": "No route to host"})
+    return {**data, "fake_responses": {**data["fake_responses"], "create_connection": [said]}}
+
+
+def registry_left(world: World) -> None:
+    """A deploy was killed while the worker pulled through the head, and the units have ended their work."""
+    for node in (world.head, world.worker):
+        node["units"][objects.REGISTRY_UNIT] = unit("active")
+    world.worker["docker"]["images"][pair.CPU_IMAGE]["tags"] = []
+
+
 WITH_KEY = {"require_api_key": True}
 
 
@@ -205,6 +224,13 @@ CASES = (
     Case("the rails' MTU", more={"rail_mtu": 4000}),
     Case("an image", change=other_image_asked, more={"image": OTHER_IMAGE}),
     Case("the timer was switched off", change=timer_off),
+    Case(
+        "an image that the worker reaches",
+        change=other_image_asked,
+        more={"image": OTHER_IMAGE},
+        data=the_worker_reaches_it,
+    ),
+    Case("the image's registry was left", change=registry_left),
     Case("older programs run", change=both(status(code="0" * 64), old_agent)),
     Case("the keeper loaded other settings", change=status(service="0" * 64)),
     Case("the keeper died", change=keeper_died),
@@ -235,6 +261,7 @@ CASES = (
     Case("garbled", fresh, garbled),
     Case("cut short", fresh, cut_short),
     Case("two refusals", fresh, no_docker_and_a_taken_port),
+    Case("an image that nobody reaches", change=other_image_asked, more={"image": OTHER_IMAGE}, data=nobody_reaches_it),
     Case("a key that cannot be used", change=useless_key, always=WITH_KEY),
     Case("a key in engine_env", more={"engine_env": ["VLLM_API_KEY=a-key-of-16-chars"]}),
     Case("one node only", options=(*PLAN, "--limit", "@fake/spark-b")),

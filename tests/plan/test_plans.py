@@ -61,6 +61,17 @@ PLANS: dict[str, dict[str, list[str]]] = {
     "the rails' MTU": {"Fabric | Install 60-sparkpair.yaml": BOTH, "Fabric | Set the rails up": BOTH},
     "an image": {"Image | Pull the engine image": BOTH} | LAUNCH | RESTART,
     "the timer was switched off": {"Upkeep | Start sparkpair-weights-deep.timer": WORKER},
+    "an image that the worker reaches": {
+        "Image | Start the registry for the peer": BOTH,
+        "Image | Pull the engine image": BOTH,
+        "Image | Stop the registry for the peer": BOTH,
+    }
+    | LAUNCH
+    | RESTART,
+    "the image's registry was left": {
+        "Image | Stop the registry for the peer": BOTH,
+        "Image | Set the name of the engine image": WORKER,
+    },
     "older programs run": {"Keeper | Start the new agent": WORKER, "Keeper | Start the new keeper": HEAD},
     "the keeper loaded other settings": {"Keeper | Start the new keeper": HEAD},
     "the keeper died": {"Keeper | Start the new keeper": HEAD},
@@ -107,6 +118,11 @@ REFUSALS: dict[str, str] = {
     "    Fix: sudo apt-get install docker.io, or Docker's own packages; DGX OS brings them\n"
     f"  {A}: port 8000 (api_port) is taken by python3 (process 812)\n"
     "    Fix: end that, or state another api_port",
+    "an image that nobody reaches": PREFLIGHT
+    + f"  the image 192.168.77.1:5000/vllm-cpu@666666666666 is not on {A} and "
+    f"{B}, and no node gets it from 192.168.77.1:5000 ({A}: No route to host; {B}: No route to host)\n"
+    "    Fix: let one node reach that registry, or carry a bundle there: make bundle where there is internet, and "
+    "state bundle_path (docs/operations.md#image)",
     "a key that cannot be used": PREFLIGHT
     + f"  {A}: the API key cannot be used: /etc/sparkpair/secrets/api-key has more than one line\n"
     "    Fix: on the head: sudo rm /etc/sparkpair/secrets/api-key; deploy.py then makes one. Or write one line of your "

@@ -302,6 +302,8 @@ def _touch(path: str) -> tuple[str, bool]:
         _, errors = program.communicate(timeout=MOUNT_SECONDS)
     except subprocess.TimeoutExpired:
         program.kill()  # and not waited for, should it not even hear that
+        program.stdout.close()
+        program.stderr.close()
         return f"it does not answer within {MOUNT_SECONDS} s", True
     return ("" if program.returncode == 0 else errors.strip().rpartition(": ")[2] or "it cannot be looked into"), False
 

@@ -11,6 +11,7 @@ from checks.preflight import refusals
 from facts.values import Unknown
 from spec import nfs, objects
 from spec.cluster import Cluster
+from tests.plan import nfs_world
 from tests.plan.world import World, converged, fresh, unit
 from tests.unit import pair
 
@@ -23,31 +24,8 @@ def cluster(**more: object) -> Cluster:
     return pair.cluster({**OVER_NFS, **more})
 
 
-def serving(**more: object) -> World:
-    """The worker exports, the head mounts, and all is well."""
-    world = converged(cluster(**more))
-    for node in world.cluster.nodes:
-        document = world.nodes[node.name]
-        if (export := nfs.export(world.cluster, node)) is not None:
-            document["texts"][checked.TABLE] = table(export)
-            document["units"][objects.NFS_SERVER_UNIT] = unit()
-        if (mount := nfs.mount(world.cluster, node)) is not None:
-            identity = checked.weights_plan(world.cluster, world.facts()).identity
-            proven = {"identity": identity, "what": mount.what, "options": mount.options}
-            document["mounts"][objects.MOUNT_POINT] = {
-                "what": mount.what, "trouble": "", "silent": False, "proven": proven,
-            }  # fmt: skip
-    return world
-
-
-def table(export: nfs.Export) -> str:
-    """As nfs-utils writes it: every option spelled out, some twice."""
-    more = "wdelay,hide,nocrossmnt,secure,no_all_squash,secure_locks,acl,no_pnfs,anonuid=65534,anongid=65534,ro"
-    return "".join(f"{export.directory}\t{client}({','.join(export.options)},{more})\n" for client in export.clients)
-
-
-def told(world: World) -> list[str]:
-    return [verdict.text() for verdict in checked.statements(world.cluster, world.facts())]
+def serving() -> World:
+    return nfs_world.serving(cluster())
 
 
 # What is exported and mounted

@@ -17,6 +17,7 @@ import pytest
 from facts import probe
 from facts.node import NodeProbe, Query, from_output
 from facts.pings import RailPings
+from node import content
 
 
 @pytest.fixture
@@ -290,6 +291,44 @@ def test_an_image_that_came_from_the_peer_has_the_peers_name(docker: dict[str, t
         "ghcr.io/r/engine:latest": None,
     }  # fmt: skip
     assert seen["proxied"] is True
+
+
+MOUNTED = "36 35 98:0 / /mnt/sparkpair/weights ro - nfs4 10.200.0.2:/srv/w ro,vers=4.2\n"
+
+
+def test_nothing_is_mounted(root: Path) -> None:
+    put(root / "proc/self/mountinfo", "35 1 98:0 / / rw - ext4 /dev/root rw\n")
+    nothing = {"what": None, "trouble": "", "silent": False, "proven": None}
+    assert probe._mount("/mnt/sparkpair/weights", str(root)) == nothing
+
+
+def test_what_is_mounted_and_what_was_proven_of_it(root: Path) -> None:
+    put(root / "proc/self/mountinfo", MOUNTED)
+    put(root / "mnt/sparkpair/weights/config.json", "{}")
+    place = "/mnt/sparkpair/weights"
+    mount = {"what": "10.200.0.2:/srv/w", "options": "ro"}
+    kept = {"directory": place, "identity": "i", "files": [], "stamps": [], "mount": mount}
+    put(root / "state" / content.manifest_name(place), json.dumps(kept))
+    assert probe._mount(place, str(root / "state")) == {
+        "what": "10.200.0.2:/srv/w", "trouble": "", "silent": False, "proven": {"identity": "i", **mount},
+    }  # fmt: skip
+
+
+def test_a_mount_that_cannot_be_looked_into(root: Path) -> None:
+    put(root / "proc/self/mountinfo", MOUNTED)
+    seen = probe._mount("/mnt/sparkpair/weights", str(root))
+    assert (seen["trouble"], seen["silent"]) == ("No such file or directory", False)
+
+
+def test_a_server_that_is_silent_is_not_waited_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever touches its mount waits; so that is a process of its own."""
+    put(root / "proc/self/mountinfo", MOUNTED)
+    waiting = probe._start(["sleep", "60"])
+    monkeypatch.setattr(probe, "MOUNT_SECONDS", 0.1)
+    monkeypatch.setattr(probe, "_start", lambda argv: waiting)
+    seen = probe._mount("/mnt/sparkpair/weights", str(root))
+    assert (seen["trouble"], seen["silent"]) == ("it does not answer within 0.1 s", True)
+    assert waiting.wait(10) == -9
 
 
 def test_overlays_of_an_earlier_kit(root: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from node import service, wire
-from spec import render
+from spec import nfs, objects, render
 from spec.cluster import Cluster
 from spec.load import load
 from spec.presets import PRESETS
@@ -43,6 +43,7 @@ CLUSTERS: dict[str, Cluster] = {
     ),
     "three-nodes": pair.cluster(more=1),
     "vllm-with-key": pair.cluster({**pair.UPSTREAM, "api_bind": "192.168.1.10", "require_api_key": True}),
+    "vllm-nfs": pair.cluster({**pair.UPSTREAM, "weights": "nfs"}),
     **{f"preset-{name}": pair.cluster({"preset": name}) for name in PRESETS},
 }
 NODES = [
@@ -123,12 +124,54 @@ def test_upkeep_unit(name: str, rank: int) -> None:
     snapshot.check(f"{stem}.rank{rank}.{kind}", render.upkeep_text(name, CLUSTERS["vllm-exl3"].nodes[rank]))
 
 
+def test_exports() -> None:
+    """What the kernel's NFS server is told: one directory, read-only, to two addresses."""
+    cluster = CLUSTERS["vllm-nfs"]
+    export = nfs.export(cluster, cluster.nodes[1])
+    assert export is not None
+    snapshot.check("sparkpair.exports", render.exports_text(export))
+
+
+def test_mount_unit() -> None:
+    """Address and options; its name is the one that systemd gives the place."""
+    cluster = CLUSTERS["vllm-nfs"]
+    mount = nfs.mount(cluster, cluster.head)
+    assert mount is not None
+    snapshot.check(objects.MOUNT_UNIT, render.mount_text(mount))
+    assert objects.MOUNT_POINT[1:].replace("/", "-") + ".mount" == objects.MOUNT_UNIT
+
+
+def test_wanted_mount() -> None:
+    """What the mount is compared with, a file per line."""
+    cluster = CLUSTERS["vllm-nfs"]
+    mount = nfs.mount(cluster, cluster.head)
+    assert mount is not None
+    files = [("config.json", 700, "c" * 64), ("model.safetensors", 4096, "d" * 64)]
+    snapshot.check("weights-mount.json", render.wanted_mount_text(mount, "1" * 64, files))
+
+
+def test_another_rail_address_is_one_line_of_the_unit_and_of_the_launch() -> None:
+    """So that --diff shows it, and the pair is restarted once for it."""
+    rails = [{**rail, "address": rail["address"].replace("10.200.0.2", "10.200.0.7")} for rail in pair.WORKER["rails"]]
+    before = CLUSTERS["vllm-nfs"]
+    after = pair.cluster({**pair.UPSTREAM, "weights": "nfs"}, worker=pair.node(pair.WORKER, rails=rails))
+    texts = [(render.mount_text(one), render.rank_text(here, here.head)) for here in (before, after)
+             if (one := nfs.mount(here, here.head)) is not None]  # fmt: skip
+    for old, new in zip(*texts, strict=True):
+        moved = [pair for pair in zip(old.splitlines(), new.splitlines(), strict=True) if pair[0] != pair[1]]
+        assert len(moved) == 1
+        assert moved[0][0].replace("10.200.0.2", "10.200.0.7") == moved[0][1]
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     """systemd reads the units without a complaint about them."""
     head = CLUSTERS["vllm-exl3"].head
     texts = {name: render.unit_text(name) for name in render.UNITS}
     texts |= {name: render.upkeep_text(name, head) for name in render.UPKEEP_UNITS}
+    mount = nfs.mount(CLUSTERS["vllm-nfs"], CLUSTERS["vllm-nfs"].head)
+    assert mount is not None
+    texts[objects.MOUNT_UNIT] = render.mount_text(mount)
     for name, text in texts.items():
         # Only ExecStart's program must be there; it is the same on a node.
         (tmp_path / name).write_text(text.replace("/usr/bin/python3", "/bin/sh"), encoding="utf-8")

@@ -100,10 +100,10 @@ def follow(state: State, host: Host, unit: str) -> bool:
         # Of this run of it alone, the manager's words on it included: an earlier one failed of something else.
         told = (
             f"id=$(systemctl show --property=InvocationID --value {name}); journalctl --quiet"
-            f" _SYSTEMD_INVOCATION_ID=$id + INVOCATION_ID=$id --output=cat --told={LAST_LINES} --no-pager"
+            f" _SYSTEMD_INVOCATION_ID=$id + INVOCATION_ID=$id --output=cat --lines={LAST_LINES} --no-pager"
         )
         _, log = host.run_shell_command(StringCommand(told), _sudo=True)
-        host.log_styled(f"{unit} failed; its last told:", fg="red", log_func=logger.error)
+        host.log_styled(f"{unit} failed; its last lines:", fg="red", log_func=logger.error)
         for text in log.stdout_lines:
             host.log_styled(f"  {text}", fg="red", log_func=logger.error)
         return False

@@ -193,7 +193,10 @@ def outlook(cluster: Cluster, facts: Mapping[str, NodeFacts], wanted: Wanted, wa
         before=before,
         after=_pool_after(cluster),
         start=_start(
-            cluster, status, head.kept_start_seconds, other_stack="stack" in turned and state.engine is not None
+            cluster,
+            status,
+            head.kept_start_seconds,
+            is_another=bool({"stack", "weights"} & turned) and state.engine is not None,
         ),
         grace_seconds=cluster.knobs.stop_grace_seconds,
         docker=tuple(_docker_restarts(cluster, facts)),
@@ -336,12 +339,16 @@ def _pool_after(cluster: Cluster) -> Pool:
     return Pool(estimate(cluster.knobs.model_copy(update={"tensor_parallel_size": ranks})), cluster.knobs.max_model_len)
 
 
-def _start(cluster: Cluster, status: Status | None, kept: float | None, *, other_stack: bool) -> Start:
-    """The last start, unless it was another stack's; as kept while the keeper is silent."""
+def _start(cluster: Cluster, status: Status | None, kept: float | None, *, is_another: bool) -> Start:
+    """The last start, unless it was another stack's or from weights in another place; as kept while the keeper is
+    silent."""
     seconds = status.last_start_seconds if status else kept
-    if seconds is not None and not other_stack:
+    if seconds is not None and not is_another:
         day = status.since[:10] if status and status.phase == "running" else ""
         return Start(seconds, True, f"the last start on this pair, measured{' ' + day if day else ''}")
+    if cluster.nfs_server is not None and cluster.stack.published_nfs_start_seconds is not None:
+        source = "published: reference kit v2.3-tier1, 12 to 13 minutes with its NFS mode; not measured on this pair yet"
+        return Start(cluster.stack.published_nfs_start_seconds, False, source)
     if cluster.stack.published_start_seconds is not None:
         source = f"published: {cluster.stack.published_start_source}; not measured on this pair yet"
         return Start(cluster.stack.published_start_seconds, False, source)

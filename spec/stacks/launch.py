@@ -99,6 +99,8 @@ class Stack:
     """From a start to the API, as the stack's project publishes it; None where nothing is published."""
     published_start_source: str
     """Who says so; empty where nothing is published."""
+    published_nfs_start_seconds: float | None
+    """The same with the weights over NFS."""
     start_order: Literal["workers-first", "head-first"]
     ready_path: str
     metrics_path: str

@@ -95,6 +95,7 @@ STACK = Stack(
     spelling={},
     published_start_seconds=None,
     published_start_source="",
+    published_nfs_start_seconds=None,
     start_order="workers-first",
     ready_path="/health",
     metrics_path="/metrics",

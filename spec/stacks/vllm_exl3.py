@@ -136,6 +136,7 @@ STACK = Stack(
     spelling=SPELLING,
     published_start_seconds=225.0,
     published_start_source="reference kit v2.3-tier1, README, restart to API with instanttensor",
+    published_nfs_start_seconds=750.0,
     start_order="workers-first",
     ready_path="/health",
     metrics_path="/metrics",

@@ -263,6 +263,21 @@ def test_before_a_start_was_measured_the_published_figure_is_told() -> None:
     )
 
 
+def test_a_first_start_over_nfs_is_as_long_as_those_that_were_published() -> None:
+    """The last start here was one from local disks."""
+    found = of(new={"weights": "nfs"})
+    assert (found.start.seconds, found.start.measured) == (750.0, False)
+    assert "reference kit v2.3-tier1, 12 to 13 minutes with its NFS mode" in found.start.source
+    weights = [(row.knob, row.old, row.new, row.ranks) for row in found.changes]
+    mounted = "/mnt/sparkpair/weights"
+    assert weights[:2] == [
+        ("weights_path", "/home/alice/models/glm53-exl3", mounted, (0,)),
+        ("weights", "local", "nfs", (0,)),
+    ]
+    assert [row.knob for row in found.changes[2:]] == ["the weights over NFS", "their mount options"]
+    assert {row.cost for row in found.changes} == {Cost.STAGING, Cost.RESTART}
+
+
 def test_where_nothing_is_published_it_is_unknown() -> None:
     found = of(old=pair.UPSTREAM, new={"max_num_seqs": 8}, change=start_of(None))
     assert document(found)["start"]["source"] == "unknown"

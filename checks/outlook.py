@@ -347,7 +347,9 @@ def _start(cluster: Cluster, status: Status | None, kept: float | None, *, is_an
         day = status.since[:10] if status and status.phase == "running" else ""
         return Start(seconds, True, f"the last start on this pair, measured{' ' + day if day else ''}")
     if cluster.nfs_server is not None and cluster.stack.published_nfs_start_seconds is not None:
-        source = "published: reference kit v2.3-tier1, 12 to 13 minutes with its NFS mode; not measured on this pair yet"
+        source = (
+            "published: reference kit v2.3-tier1, 12 to 13 minutes with its NFS mode; not measured on this pair yet"
+        )
         return Start(cluster.stack.published_nfs_start_seconds, False, source)
     if cluster.stack.published_start_seconds is not None:
         source = f"published: {cluster.stack.published_start_source}; not measured on this pair yet"

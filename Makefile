@@ -9,7 +9,7 @@ TYPED := $(wildcard spec checks facts node operations roles benchmarks)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check tests-of-plans tests-of-the-pair tests-that-wait tests-that-compute lint chaos bench-noop lab-up lab-down lab-clean lab-ready lock lock-check lock-deps bundle verify-deep verify-image image-tests prune docs plan
+.PHONY: help venv demo test check tests-of-plans tests-of-the-pair tests-that-wait tests-that-compute lint chaos bench-noop bench-copy lab-up lab-down lab-clean lab-ready lock lock-check lock-deps bundle verify-deep verify-image image-tests prune docs plan
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -104,6 +104,9 @@ chaos: lab-ready ## lab: the long tables, resumable; results under docs/results/
 
 bench-noop: lab-ready ## lab: a deploy with nothing to do, over an empty pyinfra deploy
 	$(PYTHON) -m tests.lab.bench_noop $(ARGS)
+
+bench-copy: lab-ready ## lab: a copy from node to node beside rsync and scp, link and disks
+	$(PYTHON) -m tests.lab.bench_copy $(ARGS)
 
 lab-up: lab-ready ## lab: build and start the simulated pair
 	$(PYTHON) -m lab build

@@ -44,6 +44,7 @@ MARK = "sparkpair-bench-copy"
 SHARE, TIMES_RSYNC, CACHED = 0.9, 3.0, 0.05
 """The goal: this share of the slowest of link and disk, or so many times rsync; and how much may stay cached."""
 LINK_SECONDS = 3
+BOTH = "read and write at once"
 MTU = 9000
 
 
@@ -72,12 +73,14 @@ def main(words: Sequence[str]) -> int:
 
 @dataclass
 class Taken:
-    """One transfer: wall seconds until its command ended, and until the disk had all; processor seconds of both hosts;
-    bytes left in both page caches; peak memory of our programs in KiB, by word."""
+    """One transfer: wall seconds until its command ended, and until the disk had all; processor seconds of both hosts,
+    and of all else on the machine meanwhile, its kernel threads included; bytes left in both page caches; peak memory
+    of our programs in KiB, by word."""
 
     seconds: float
     durable_seconds: float
     cpu_seconds: float
+    other_cpu_seconds: float
     cached: int
     rss_kib: dict[str, int]
 
@@ -103,7 +106,7 @@ def measure(runs: int, rows: Sequence[errand.FileRow]) -> Seen:
         "link": link,
         "read": lambda: size / 2**20 / seconds_of(read_directly),
         "write": lambda: size / 2**20 / seconds_of(lambda: write_directly(size)),
-        "read and write at once": lambda: size / 2**20 / seconds_of(read_directly, lambda: write_directly(size)),
+        BOTH: lambda: size / 2**20 / seconds_of(read_directly, lambda: write_directly(size)),
     }
     seen = Seen({name: [] for name in commands}, {name: [] for name in ceilings})
     for _ in range(runs):
@@ -120,7 +123,7 @@ def measure(runs: int, rows: Sequence[errand.FileRow]) -> Seen:
 def transfer(host: Host, command: Sequence[str], rows: Sequence[errand.FileRow]) -> Taken:
     """One transfer into an empty directory, from files that are in no cache."""
     empty()
-    before = cpu_seconds()
+    before, busy = cpu_seconds(), busy_seconds()
     with Memory() as memory:
         began = time.monotonic()
         words = ["systemd-run", "--quiet", "--wait", "--pipe", f"--unit={COPY_UNIT}", "--", *command]
@@ -128,12 +131,12 @@ def transfer(host: Host, command: Sequence[str], rows: Sequence[errand.FileRow])
         seconds = time.monotonic() - began
         run("sync", "--file-system", WORKER.disk)
         durable = time.monotonic() - began
-    spent = cpu_seconds() - before
+    spent, others = cpu_seconds() - before, busy_seconds() - busy
     for path, size, _ in rows:
         if (on_disk(WORKER, TARGET) / path).stat().st_size != size:
             raise AssertionError(f"{path} did not arrive whole")
     cached = resident(on_disk(HEAD, SOURCE)) + resident(on_disk(WORKER, TARGET))
-    return Taken(seconds, durable, spent, cached, memory.peaks)
+    return Taken(seconds, durable, spent, others - spent, cached, memory.peaks)
 
 
 def empty() -> None:
@@ -162,6 +165,12 @@ def cpu_seconds() -> float:
     return total / 1e6
 
 
+def busy_seconds() -> float:
+    """Of the whole machine since it was started, idle and waiting for disks left out."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+
+
 def resident(place: Path) -> int:
     """Bytes of a directory's files in the page cache."""
     names = [str(each) for each in place.iterdir() if each.is_file()]
@@ -186,16 +195,26 @@ class Memory:
 
     def _look(self) -> None:
         while not self._stop.wait(0.1):
-            for pid in [pid for host in HOSTS.values() for pid in hosts.in_control_group(host)]:
-                try:
-                    argv = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-                    status = Path(f"/proc/{pid}/status").read_text()
-                except OSError:
-                    continue
-                peak = re.search(r"VmHWM:\s+(\d+) kB", status)
+            units = [
+                unit
+                for host in HOSTS.values()
+                for top in hosts.control_groups()
+                for unit in (top / host.namespace).glob("payload/system.slice/sparkpair-bench-*/cgroup.procs")
+            ]
+            for unit in units:
+                self._look_at(unit)
+
+    def _look_at(self, unit: Path) -> None:
+        try:
+            for pid in unit.read_text().split():
+                argv = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+                peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
                 if argv[: len(PROGRAM)] == PROGRAM and peak:
                     word = argv[len(PROGRAM)]
                     self.peaks[word] = max(self.peaks.get(word, 0), int(peak[1]))
+        except OSError:
+            # It ended in between.
+            return
 
 
 # Ceilings
@@ -393,39 +412,45 @@ def keys() -> Iterator[None]:
 
 
 class Report:
-    """The figures side by side."""
+    """The figures side by side: medians of all rounds, and ratios within each round, since the machine's disk is not
+    equally fast at all times."""
 
     def __init__(self, seen: Seen, size: int, runs: int, count: int) -> None:
-        self._seen, self._size, self._runs, self._count = seen, size, runs, count
-        self._ceilings = {name: statistics.median(rates) for name, rates in seen.ceilings.items()}
-        self._rates = {name: self._rate(name, "seconds") for name in seen.transfers}
-        self._slowest = min(self._ceilings["link"], self._ceilings["read and write at once"])
-        self.of_ceiling = self._rates["ours"] / self._slowest
-        self.of_rsync = self._rates["ours"] / self._rates["rsync -e ssh"]
-        self.cached = max(taken.cached for taken in seen.transfers["ours"]) / (2 * size)
+        self._seen, self._mib, self._runs, self._count = seen, size / 2**20, runs, count
+        ours, rsync = seen.transfers["ours"], seen.transfers["rsync -e ssh"]
+        slowest = map(min, seen.ceilings["link"], seen.ceilings[BOTH])
+        self.of_ceiling = statistics.median(
+            self._mib / taken.seconds / rate for taken, rate in zip(ours, slowest, strict=True)
+        )
+        self.of_rsync = statistics.median(
+            other.seconds / taken.seconds for taken, other in zip(ours, rsync, strict=True)
+        )
+        self.cached = max(taken.cached for taken in ours) / (2 * size)
         self.is_reached = (self.of_ceiling >= SHARE or self.of_rsync >= TIMES_RSYNC) and self.cached < CACHED
-
-    def _rate(self, name: str, field: str) -> float:
-        return self._size / 2**20 / statistics.median(getattr(taken, field) for taken in self._seen.transfers[name])
 
     def lines(self) -> list[str]:
         """The tables."""
         lines = [
-            "| copy | MiB/s | min | max | until on the disk, MiB/s | CPU s, both hosts | left in page cache | n |",
-            "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+            "| copy | MiB/s | min | max | until on the disk | CPU s, both hosts | other CPU s | page cache left | n |",
+            "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
         ]
         for name, all_taken in self._seen.transfers.items():
-            rates = [self._size / 2**20 / taken.seconds for taken in all_taken]
+            rates = [self._mib / taken.seconds for taken in all_taken]
+            durable = statistics.median(self._mib / taken.durable_seconds for taken in all_taken)
             cpu = statistics.median(taken.cpu_seconds for taken in all_taken)
-            cached = statistics.median(taken.cached for taken in all_taken) / (2 * self._size)
+            others = statistics.median(taken.other_cpu_seconds for taken in all_taken)
+            cached = statistics.median(taken.cached for taken in all_taken) / 2**20 / (2 * self._mib)
             lines.append(
-                f"| {name} | {self._rates[name]:.0f} | {min(rates):.0f} | {max(rates):.0f} "
-                f"| {self._rate(name, 'durable_seconds'):.0f} | {cpu:.1f} | {cached:.1%} | {len(rates)} |"
+                f"| {name} | {statistics.median(rates):.0f} | {min(rates):.0f} | {max(rates):.0f} | {durable:.0f} "
+                f"| {cpu:.1f} | {others:.1f} | {cached:.1%} | {len(rates)} |"
             )
         lines += ["", "| ceiling | MiB/s | min | max | ours of it |", "| --- | ---: | ---: | ---: | ---: |"]
+        ours = [self._mib / taken.seconds for taken in self._seen.transfers["ours"]]
         for name, rates in self._seen.ceilings.items():
-            share = self._rates["ours"] / self._ceilings[name]
-            lines.append(f"| {name} | {self._ceilings[name]:.0f} | {min(rates):.0f} | {max(rates):.0f} | {share:.2f} |")
+            share = statistics.median(rate / ceiling for rate, ceiling in zip(ours, rates, strict=True))
+            lines.append(
+                f"| {name} | {statistics.median(rates):.0f} | {min(rates):.0f} | {max(rates):.0f} | {share:.2f} |"
+            )
         peaks = [taken.rss_kib for taken in self._seen.transfers["ours"]]
         memory = ", ".join(f"{word} {max(peak.get(word, 0) for peak in peaks) / 1024:.0f} MiB" for word in peaks[0])
         return [
@@ -443,10 +468,12 @@ class Report:
             "# Copies from node to node",
             "",
             f"Written by `make bench-copy` on {time.strftime('%Y-%m-%d %H:%M')}: {self._count} files, "
-            f"{self._size / 2**30:g} GiB of random bytes, from the head to the worker of the simulated pair, "
-            f"{self._runs} runs in turn, medians. {os.cpu_count()} cores ({platform.machine()}) and one disk for both "
-            "hosts. Ours: `main.py serve` and `main.py stage`, both rails, sha256 and fsync included. rsync and scp: "
-            "one rail, as they are. Ceilings: iperf3 over both rails at once; `dd` with O_DIRECT, 4 MiB blocks.",
+            f"{self._mib / 1024:g} GiB of random bytes, from the head to the worker of the simulated pair, "
+            f"{self._runs} rounds of each in turn, medians, ratios within a round. {os.cpu_count()} cores "
+            f"({platform.machine()}) and one disk for both hosts. Ours: `main.py serve` and `main.py stage`, both rails, "
+            "sha256 and fsync included. rsync and scp: one rail, as they are. Ceilings: iperf3 over both rails at once; "
+            "`dd` with O_DIRECT, 4 MiB blocks. Other CPU: what everything else on the machine used meanwhile, the "
+            "kernel's work for the disks included.",
             "",
             *self.lines(),
         ]

@@ -470,8 +470,8 @@ class Report:
             f"Written by `make bench-copy` on {time.strftime('%Y-%m-%d %H:%M')}: {self._count} files, "
             f"{self._mib / 1024:g} GiB of random bytes, from the head to the worker of the simulated pair, "
             f"{self._runs} rounds of each in turn, medians, ratios within a round. {os.cpu_count()} cores "
-            f"({platform.machine()}) and one disk for both hosts. Ours: `main.py serve` and `main.py stage`, both rails, "
-            "sha256 and fsync included. rsync and scp: one rail, as they are. Ceilings: iperf3 over both rails at once; "
+            f"({platform.machine()}) and one disk for both hosts. Ours is `main.py serve` and `stage`, both rails, "
+            "sha256 and fsync included; rsync and scp one rail, as they are. Ceilings: iperf3 over both rails at once; "
             "`dd` with O_DIRECT, 4 MiB blocks. Other CPU: what everything else on the machine used meanwhile, the "
             "kernel's work for the disks included.",
             "",

@@ -21,7 +21,8 @@ Reached = Mapping[str, str | Unknown]
 
 @dataclass(frozen=True)
 class Plan:
-    """One content directory over the nodes that hold it. Where there are refusals, the shares mean nothing.
+    """One content directory over the nodes that hold it, or that lend their own copy of it to the one that others read
+    over NFS. Where there are refusals, the shares mean nothing.
 
     `files` is what every node shall hold; empty as long as that is not known: without a lock, before the files were
     hashed where they are. `file_set` is the locked one, if there is one."""
@@ -114,9 +115,27 @@ def _plan(cluster: Cluster, facts: Mapping[str, NodeFacts], paths: Mapping[str, 
         return Plan(name, paths, refusals=tuple(refusals))
     lock = cluster.settings.lock
     file_set = None if lock is None else lock.weights if name == "weights" else lock.drafter
+    if name == "weights" and not all(here.is_whole for here in seen.values()):
+        own = _own_copies(cluster, facts, file_set)
+        nodes += [node for node in cluster.nodes if node.name in own]
+        seen |= own
+        paths = {**paths, **{lender: here.path for lender, here in own.items()}}
     if file_set is not None:
         return _locked(cluster, name, paths, nodes, seen, file_set, reached)
     return _unlocked(cluster, name, paths, nodes, seen)
+
+
+def _own_copies(cluster: Cluster, facts: Mapping[str, NodeFacts], file_set: FileSet | None) -> dict[str, Content]:
+    """The copies that nodes have which read over NFS: where the server lacks files, these need not come from further
+    away. They only lend, so one that is not whole is of no use."""
+    locked = [(file.path, file.size, file.sha256) for file in file_set.files] if file_set else []
+    found = {}
+    for node in cluster.nodes:
+        held = facts[node.name].content
+        here = None if isinstance(held, Unknown) or not cluster.mounts_weights(node) else held.get("weights")
+        if isinstance(here, Content) and here.is_whole and not sourcing.lacking(locked, here):
+            found[node.name] = here
+    return found
 
 
 def _unlocked(
@@ -163,8 +182,9 @@ def _locked(
         refusals += [_outside(name, node, seen[node.name])] if seen[node.name].outside else []
         refusals += _another_model(name, locked, node, seen[node.name], file_set)
     wanted = tuple(sorted((*locked, *beside)))
-    online = {node.name: reached is None or reached.get(node.name) == "" for node in nodes}
-    bundles = {node.name: place for node in nodes if (place := cluster.bundle(node, name))}
+    holders = [node for node in nodes if not (name == "weights" and cluster.mounts_weights(node))]
+    online = {node.name: reached is None or reached.get(node.name) == "" for node in holders}
+    bundles = {node.name: place for node in holders if (place := cluster.bundle(node, name))}
     shares, nowhere = sourcing.shares(wanted, seen, online, bundles, frozenset(path for path, _, _ in locked))
     if not refusals and nowhere:
         refusals += _out_of_reach(cluster, name, paths, nodes, nowhere, reached or {})

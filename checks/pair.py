@@ -60,12 +60,11 @@ def todo(now: Accepted, wanted: str | None) -> Todo:
 def wanted_identities(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> list[list[str]] | None:
     """Identities of what the ranks will depend on besides their texts: of the content as it will be (a node that is to
     get a copy will hold what its source holds), then of the secrets. None while one of them is not known yet."""
-    plans = {plan.paths[cluster.head.name]: plan for plan in content.plans(cluster, facts)}
+    plans = content.plans(cluster, facts)
     rows = []
     for node in cluster.nodes:
         row = []
-        for path in cluster.launch(node).content:
-            plan = next(plan for plan in plans.values() if plan.paths[node.name] == path)
+        for plan, _ in zip(plans, cluster.launch(node).content, strict=True):
             if plan.identity is None:
                 return None
             row.append(plan.identity)

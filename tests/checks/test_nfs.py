@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from checks import nfs as checked
+from checks.pair import wanted_identities
 from checks.preflight import refusals
+from checks.sourcing import Way
 from facts.values import Unknown
 from spec import nfs, objects
 from spec.cluster import Cluster
 from tests.plan import nfs_world
-from tests.plan.world import World, converged, fresh, unit
+from tests.plan.world import FILES, IDENTITY, World, converged, fresh, unit
 from tests.unit import pair
 
 Change = Callable[[World], None]
@@ -136,7 +138,6 @@ def unread(world: World) -> None:
 )  # fmt: skip
 def test_refused(change: Change, wanted: str) -> None:
     world = fresh(cluster())
-    world.worker["content"]["weights"].update(world.head["content"]["weights"])
     assert refusals(world.cluster, world.facts()) == []
     change(world)
     assert [verdict.text() for verdict in refusals(world.cluster, world.facts())] == [wanted]
@@ -298,3 +299,35 @@ def test_what_nfs_means_is_told_as_long_as_it_is_not_so() -> None:
     ]
     then = serving()
     assert list(checked.advice(then.cluster, then.facts())) == []
+
+
+# Where the server gets them from
+
+
+def test_a_copy_that_is_no_longer_read_is_lent_to_the_server() -> None:
+    """The head has the weights on its own disk, and is to read the worker's, who has none."""
+    world = fresh(cluster())
+    plan = checked.weights_plan(world.cluster, world.facts())
+    assert plan.refusals == ()
+    assert {name: share.way for name, share in plan.shares.items()} == {"spark-b": Way.COPY, "spark-a": Way.HASH}
+    assert (plan.source, plan.paths["spark-a"]) == ("spark-a", "/srv/models/tiny")
+    world.head["content"]["weights"].update(identity=IDENTITY, files=FILES)
+    plan = checked.weights_plan(world.cluster, world.facts())
+    assert (plan.way("spark-a"), plan.way("spark-b"), plan.identity) == (Way.NOTHING, Way.COPY, IDENTITY)
+    assert plan.serves("spark-a")
+    assert wanted_identities(world.cluster, world.facts()) == [[IDENTITY], [IDENTITY]]
+
+
+def test_a_copy_that_is_not_whole_is_lent_to_nobody() -> None:
+    world = fresh(cluster())
+    world.head["content"]["weights"].update(missing=["config.json"])
+    plan = checked.weights_plan(world.cluster, world.facts())
+    assert list(plan.paths.values()) == ["/mnt/sparkpair/weights", "/srv/models/tiny"]
+    assert [verdict.statement for verdict in plan.refusals] == [
+        "weights: no node has them whole; spark-b has nothing in /srv/models/tiny"
+    ]
+
+
+def test_a_server_that_has_them_asks_nobody() -> None:
+    plan = checked.weights_plan(serving().cluster, serving().facts())
+    assert list(plan.shares) == ["spark-b"]

@@ -78,7 +78,7 @@ def _files_moved(name: str, old: FileSet | None, new: FileSet | None) -> Iterato
 
 
 def _sources_moved(name: str, old: FileSet, new: FileSet) -> Iterator[Moved]:
-    if old.repository != new.repository:
+    if old.repository != new.repository or (old.ref != new.ref and old.revision != new.revision):
         yield Moved(name, f"{_source(old)} -> {_source(new)}")
     elif old.revision != new.revision:
         yield Moved(name, f"{new.repository}: {new.ref} moved from {old.revision[:12]} to {new.revision[:12]}")

@@ -350,6 +350,9 @@ def test_another_source_and_another_name_for_the_same() -> None:
     assert said(LOCK, replace(LOCK, weights=elsewhere)) == [
         "weights: brandonmusic/GLM-5.3-Flash-tr3-4bpw main at 111111111111 -> a/b v1 at 111111111111"
     ]
+    assert said(LOCK, replace(LOCK, weights=replace(WEIGHTS, ref="v1", revision=TWO))) == [
+        "weights: brandonmusic/GLM-5.3-Flash-tr3-4bpw main at 111111111111 -> brandonmusic/GLM-5.3-Flash-tr3-4bpw v1 at 222222222222"
+    ]
     assert said(LOCK, replace(LOCK, weights=replace(WEIGHTS, ref="v1"))) == [
         "weights: brandonmusic/GLM-5.3-Flash-tr3-4bpw: resolved from v1, before from main; the same commit"
     ]

@@ -119,8 +119,12 @@ class Double:
             self._refused(made).close()
         return made
 
+    def holds(self, fault: Fault) -> bool:
+        """Whether a fault was not cleared yet."""
+        return any(each is fault for each in self.faults)
+
     def clear(self) -> None:
-        """No faults from now on; what stalls goes on waiting until its client leaves."""
+        """No faults from now on. What is slow goes on fast; what stalls waits until its client leaves."""
         with self._lock:
             old, self.faults = self.faults, []
         for fault in old:

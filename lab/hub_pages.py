@@ -346,7 +346,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
                 at += len(piece)
                 self.seen.sent += len(piece)  # before: whoever has a byte finds it in the log
                 self.wfile.write(piece)
-                if slow is not None:
+                if slow is not None and self.double.holds(slow):
                     ahead = (at - start) / slow.rate - (time.monotonic() - begun)
                     if ahead > 0 and self.double.closing.wait(ahead):
                         return

@@ -125,7 +125,7 @@ def offline(host: Host) -> Iterator[None]:
 
 def killed_often() -> str:
     """SIGKILL to the staging unit at many places of the download, on one host and then on the other."""
-    begun(BIG, rate_mib=40)
+    begun(BIG, rate_mib=20)
     step = staging.size(BIG) // (KILLS + 2)
     for number in range(KILLS):
         deploy = staging.start(BIG)
@@ -141,7 +141,7 @@ def killed_often() -> str:
 
 def deploy_gone(how: str) -> str:
     """The deploy is killed, or its ssh connections are: the units go on, and the next run follows them."""
-    begun(MIDDLE, rate_mib=4)
+    begun(MIDDLE, rate_mib=1)
     deploy = staging.start(MIDDLE)
     staging.wait_sent(MIDDLE, 20 * MIB)
     if how == "killed":
@@ -154,22 +154,26 @@ def deploy_gone(how: str) -> str:
     before = {host.name: staging.invocation(host) for host in HOSTS.values()}
     assert all(before.values()), "a unit ended with the deploy"
     again = staging.start(MIDDLE)
-    assert again.until("(hub)", 120), "\n".join(again.lines[-20:])
+    assert again.until("Weights | Pull the weights", 120), "\n".join(again.lines[-20:])
+    assert again.until("(hub)", 60), "\n".join(again.lines[-20:])
     followed = {host.name: staging.invocation(host) for host in HOSTS.values()}
     assert any(followed.values()), "it was followed too late to tell"
+    Remote().clear()
     assert all(followed[name] in ("", before[name]) for name in before), "a unit was begun again"
     return "both units went on, and were followed; " + ended(MIDDLE, again.wait(300))
 
 
 def rebooted() -> str:
     """The worker reboots while both download."""
-    begun(MIDDLE, rate_mib=4)
-    deploy = staging.start(MIDDLE)
-    staging.wait_sent(MIDDLE, 30 * MIB)
+    errand = Errand("lab/middle", stall_seconds=120)
+    begun(errand, rate_mib=1)
+    deploy = staging.start(errand)
+    staging.wait_sent(errand, 30 * MIB)
     pair.lab("reboot", "worker")
+    deploy.kill()  # it would wait for the head, whose unit waits for the worker
     deploy.wait()
     Remote().clear()
-    return ended(MIDDLE, staging.stage(MIDDLE))
+    return ended(errand, staging.stage(errand))
 
 
 def rails_cut() -> str:
@@ -212,20 +216,23 @@ def have(errand: Errand) -> None:
 
 def disk_full() -> str:
     """The worker's disk fills while it downloads; with room again, it goes on."""
-    begun(MIDDLE, rate_mib=4)
-    deploy = staging.start(MIDDLE)
-    staging.wait_sent(MIDDLE, 25 * MIB)
+    errand = Errand("lab/middle", stall_seconds=120)
+    begun(errand, rate_mib=1)
+    deploy = staging.start(errand)
+    staging.wait_sent(errand, 25 * MIB)
     pair.on(WORKER, "fallocate -l $(( $(df --output=avail -B1 /srv | tail -1) - 4*1024*1024 )) /srv/ballast")
     try:
-        run = deploy.wait()
-        said = next((line for line in run.text.splitlines() if "MiB free, and" in line), "")
-        assert run.code != 0 and "Fix: free" in said, run.text[-2500:]
-        kept = staging.sent(MIDDLE)
+        assert deploy.until("MiB free, and", 60), "\n".join(deploy.lines[-20:])
+        said = next(line for line in deploy.lines if "MiB free, and" in line)
+        assert "Fix: free" in said, said
+        kept = staging.sent(errand)
+        deploy.kill()  # it would wait for the head, whose unit waits for the worker
+        deploy.wait()
     finally:
         pair.on(WORKER, "rm -f /srv/ballast")
     Remote().clear()
     words = said.partition("] ")[2].partition(" What is here")[0]
-    return f"{words}; after {kept / MIB:.0f} MiB; " + ended(MIDDLE, staging.stage(MIDDLE))
+    return f"{words}; after {kept / MIB:.0f} MiB; " + ended(errand, staging.stage(errand))
 
 
 # --- damaged on disk
@@ -325,12 +332,13 @@ def mirror_helps() -> str:
 
 def revision_moved() -> str:
     """The branch moves while its locked commit is downloaded: the lock holds, and says so when it is asked."""
-    far = begun(MIDDLE, rate_mib=8)
+    far = begun(MIDDLE, rate_mib=1)
     wanted = far.files(MIDDLE.repository, "first")
     deploy = staging.start(MIDDLE)
     staging.wait_sent(MIDDLE, 20 * MIB)
     try:
         far.move(MIDDLE.repository, "main", "newest")
+        far.clear()
         run = deploy.wait(300)
         assert run.code == 0, run.text[-2500:]
         staging.assert_arrived(MIDDLE, wanted)

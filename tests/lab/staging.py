@@ -31,6 +31,8 @@ class Errand:
     revision: str = "main"
     more: tuple[str, ...] = ()
     """Further knobs, `knob=value`."""
+    stall_seconds: int = 10
+    """After so long without a byte of its peer a host downloads the peer's share, too."""
     engine: str = "contract"
     """Whose image the settings name: `contract` or `engine` (lab/README.md)."""
 
@@ -51,7 +53,7 @@ class Errand:
             f"weights_path={self.directory}",
             f"hub_endpoint={settings.HUB}",
             f"lock_file={self.lock}",
-            "download_stall_seconds=10",
+            f"download_stall_seconds={self.stall_seconds}",
             *self.more,
         ]
         return tuple(word for knob in knobs for word in ("--data", knob))

@@ -54,9 +54,11 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--again", action="store_true")
     parser.add_argument("only", nargs="*")
     arguments = parser.parse_args(words)
-    from tests.lab import chaos_bundle, chaos_deep, chaos_nfs, chaos_rows, chaos_staging
+    from tests.lab import chaos_bundle, chaos_deep, chaos_image, chaos_nfs, chaos_rows, chaos_staging
 
-    staging = [*chaos_staging.ROWS, *chaos_deep.ROWS, *chaos_bundle.ROWS, *chaos_nfs.ROWS]
+    staging = [
+        *chaos_staging.ROWS, *chaos_image.ROWS, *chaos_deep.ROWS, *chaos_bundle.ROWS, *chaos_nfs.ROWS,
+    ]  # fmt: skip
     tables = {"chaos.md": chaos_rows.ROWS, "chaos-staging.md": staging}
     every = [row for table in tables.values() for row in table]
     rows = [row for row in every if not arguments.only or any(word in row.name for word in arguments.only)]

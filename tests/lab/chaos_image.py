@@ -138,39 +138,58 @@ def one_changed_layer() -> str:
     )
 
 
+def served() -> str:
+    """A deploy of an image that the worker has from the head: both ranks run it, and verify.py holds."""
+    first = pair.deploy("--data", f"image={pair.images()['contract']}")
+    assert first.code == 0, first.text[-2500:]
+    with of_variants(LARGE_MIB, "served") as (image,):
+        network.offline(WORKER)
+        run = pair.deploy(*data(image))
+        assert run.code == 0, run.text[-2500:]
+        assert pair.answers(), pair.status()
+        verified = pair.verify(*data(image))
+        assert verified.code == 0, verified.text[-2500:]
+        assert pair.dry(*data(image)).plan == {}
+        for host in HOSTS.values():
+            form = "'{{.Image}} {{.Config.Image}}'"
+            ranks = "docker ps -q --filter label=sparkpair.rank"
+            held, named = pair.on(host, f"docker inspect -f {form} $({ranks})").split()
+            assert held == named, f"{host.name}: started as {named}"
+        # The launch before this one is kept, and this one runs: neither image may go.
+        assert pair.dry(*data(image), "inventory.py", "../prune.py").plan == {}
+        back = pair.deploy("--data", f"image={pair.images()['contract']}")
+        assert back.code == 0, back.text[-2500:]
+    return f"both ranks run it, by its id; {run.seconds:.0f} s with the restart"
+
+
 def the_head_has_it() -> str:
     """The head has the image; the worker, without internet, gets it through the head, which fetches each layer once."""
     with of_variants(LARGE_MIB, "alone") as (alone,):
         pair.on(HEAD, f"docker pull -q {alone.reference}")
         network.offline(WORKER)
-        moved = Moved()
+        needed, moved = lacking(alone), Moved()
         run = stage(alone)
         assert run.code == 0, run.text[-2500:]
         bytes_by_way = moved.since()
-        needed = sum(layer.size for layer in alone.layers) - shared()
         about("the rails", bytes_by_way["rails"], needed)
         about("the head's way to the registry", bytes_by_way["head"], needed)
         assert_same(alone)
     return f"{bytes_by_way['rails'] / MIB:.0f} MiB over the rails, {bytes_by_way['head'] / MIB:.0f} MiB to the head"
 
 
-def shared() -> int:
-    """Bytes of the layers that the worker has already, of the pair's own image."""
-    own = {layer.digest for layer in variants.base_layers("debian", "contract")}
-    held = {layer.digest: layer.size for layer in variants.base_layers("debian", "packages", "engine", "contract")}
-    diffs = json.loads(
-        pair.on(WORKER, "docker images -q | sort -u | xargs -r docker image inspect -f '{{json .RootFS.Layers}}' | "
-                        "tr -d '\\n' | sed 's/\\]\\[/,/g'") or "[]"
-    )  # fmt: skip
+def lacking(image: Variant) -> int:
+    """Bytes of the layers that the worker does not have, as part of the pair's own image."""
+    form = "'{{range .RootFS.Layers}}{{.}} {{end}}'"
+    held = pair.on(WORKER, f"docker images -q | sort -u | xargs -r docker image inspect -f {form}").split()
     # The lab's layers are not compressed, so a layer's digest is that of its content.
-    return sum(size for digest, size in held.items() if digest in own and digest in diffs)
+    return sum(layer.size for layer in image.layers if layer.digest not in held)
 
 
 def rail_cut() -> str:
     """A rail is cut while the worker pulls through the head: the rest comes over the other one."""
     with of_variants(HUGE_MIB, "cut") as (image,):
         network.offline(WORKER)
-        moved = Moved()
+        needed, moved = lacking(image), Moved()
         deploy = pair.start_deploy("-y", *data(image), "inventory.py", "../stage.py")
         beyond(moved, 150 * MIB)
         network.cut(0)
@@ -179,8 +198,8 @@ def rail_cut() -> str:
         network.join(0)
         assert run.code == 0, run.text[-2500:]
         bytes_by_way = moved.since()
-        about("the head's way to the registry", bytes_by_way["head"], image.size - shared())
-        again = bytes_by_way["rails"] - (image.size - shared())
+        about("the head's way to the registry", bytes_by_way["head"], needed)
+        again = bytes_by_way["rails"] - needed
         assert again < 120 * MIB, f"{again / MIB:.0f} MiB came twice"
         assert_same(image)
     in_all = bytes_by_way["rails"] / MIB
@@ -191,7 +210,7 @@ def deploy_killed() -> str:
     """The deploy is killed while the worker pulls through the head: the units go on, and the next run ends them."""
     with of_variants(HUGE_MIB, "killed") as (image,):
         network.offline(WORKER)
-        moved = Moved()
+        needed, moved = lacking(image), Moved()
         deploy = pair.start_deploy("-y", *data(image), "inventory.py", "../stage.py")
         beyond(moved, 150 * MIB)
         deploy.kill(signal.SIGKILL)
@@ -199,7 +218,6 @@ def deploy_killed() -> str:
         run = stage(image)
         assert run.code == 0, run.text[-2500:]
         bytes_by_way = moved.since()
-        needed = image.size - shared()
         about("the head's way to the registry", bytes_by_way["head"], needed)
         about("the rails", bytes_by_way["rails"], needed)
         assert_same(image)
@@ -262,7 +280,7 @@ def pruned() -> str:
 def images(host: Host) -> set[str]:
     """Every name of every image."""
     text = pair.on(
-        host, "docker images -q | sort -u | xargs docker image inspect -f '{{json .RepoTags}} {{json .RepoDigests}}'"
+        host, "docker images -q | sort -u | xargs -r docker image inspect -f '{{json .RepoTags}} {{json .RepoDigests}}'"
     )
     return {name for line in text.splitlines() for part in line.split(" ") for name in json.loads(part)}
 
@@ -270,13 +288,14 @@ def images(host: Host) -> set[str]:
 def looked_into() -> str:
     """The contract image is whole; one without vllm is not, and each check says what it saw."""
     contract = ("--data", f"image={pair.images()['contract']}", "inventory.py", "../verify_image.py")
+    had = {host.name: images(host) for host in HOSTS.values()}
     for host in HOSTS.values():
         pair.on(host, f"docker pull -q {pair.images()['contract']}")
     begun = time.monotonic()
     run = pair.start_deploy(*contract).wait(300)
     seconds = time.monotonic() - begun
     assert run.code == 0, run.text[-2500:]
-    assert "The image is whole: all 7 statements hold." in run.text, run.text[-1500:]
+    assert "The image is whole: all 9 statements hold." in run.text, run.text[-1500:]
     with of_variants(1, "bare", of=("debian",)) as (bare,):
         for host in HOSTS.values():
             pair.on(host, f"docker pull -q {bare.reference}")
@@ -286,8 +305,11 @@ def looked_into() -> str:
             "FAILED  lab-head: its Python can import vllm: no, import vllm ended with code 1: ModuleNotFoundError"
             in (run.text)
         ), run.text[-2500:]
-        assert "The image is not as it must be: 6 of 7 statements fail." in run.text, run.text[-1500:]
-    return f"7 statements hold of the contract image, {seconds:.0f} s; 6 fail of one without vllm"
+        assert "The image is not as it must be: 6 of 9 statements fail." in run.text, run.text[-1500:]
+    for host in HOSTS.values():
+        for name in images(host) - had[host.name]:
+            pair.on(host, f"docker rmi {name}")
+    return f"9 statements hold of the contract image, {seconds:.0f} s; 6 fail of one without vllm"
 
 
 def row(name: str, run: Callable[[], str]) -> Row:
@@ -296,6 +318,7 @@ def row(name: str, run: Callable[[], str]) -> Row:
 
 ROWS = [
     row("one changed layer, the worker without internet", one_changed_layer),
+    row("a pair serves what the worker has from the head", served),
     row("the head has it, the worker without internet", the_head_has_it),
     row("a rail is cut while the worker pulls through the head", rail_cut),
     row("the deploy is killed while the worker pulls through the head", deploy_killed),

@@ -167,13 +167,12 @@ def serve(
     state: Path = paths.WEIGHTS, port: int = paths.WEIGHTS_PORT,
 ) -> None:  # fmt: skip
     """Serve until told to stop (SIGTERM). Raises OSError when an address cannot be listened on."""
-    servers = [Server(address, port, peers, sets, state) for address in addresses]
-    stopped = threading.Event()
-    signal.signal(signal.SIGTERM, lambda number, frame: stopped.set())
-    for server in servers:
+    # Before any thread is there, so that none of them takes the signal.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    for server in [Server(address, port, peers, sets, state) for address in addresses]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
     print(f"serving {', '.join(sets.values())} on {', '.join(addresses)} to {', '.join(peers)}", flush=True)
-    stopped.wait()
+    signal.sigwait({signal.SIGTERM})
 
 
 def main(argv: list[str]) -> int:

@@ -17,6 +17,7 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -60,6 +61,8 @@ def main(words: Sequence[str]) -> int:
         return 1
     if shutil.which("iperf3") is None:
         base.install(["iperf3"])
+    # What is set up is taken away on the way out, also when somebody ends it.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     with real_disks(), rails(), files(arguments.files, arguments.mib) as rows, programs(rows), keys():
         seen = measure(arguments.runs, rows)
     report = Report(seen, sum(size for _, size, _ in rows), arguments.runs, arguments.files)
@@ -306,7 +309,7 @@ def rails() -> Iterator[None]:
                 shown = run("ip", "-n", host.namespace, "-o", "link", "show", end.netdev).stdout
                 before[host.namespace, end.netdev] = re.findall(r"mtu (\d+)", shown)[0]
                 run("ip", "-n", host.namespace, "link", "set", end.netdev, "mtu", MTU)
-                run("ip", "-n", host.namespace, "addr", "add", f"{address(host, end.number)}/24", "dev", end.netdev)
+                run("ip", "-n", host.namespace, "addr", "replace", f"{address(host, end.number)}/24", "dev", end.netdev)
         yield
     finally:
         for host in HOSTS.values():

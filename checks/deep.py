@@ -18,9 +18,11 @@ DEPLOY = "run deploy.py: it brings these files again, from the other node or fro
 def checked(cluster: Cluster, node: Node, seen: NodeFacts) -> Iterator[Verdict]:
     """The timer is due, and no directory is known to be damaged. Never checked yet is told, and no failure."""
     yield from _timer(node, seen)
-    if isinstance(seen.content, Unknown) or isinstance(seen.deep, Unknown):
-        reason = seen.content if isinstance(seen.content, Unknown) else seen.deep
-        yield unknown(node.name, "the result of its deep check", reason if isinstance(reason, Unknown) else Unknown(""))
+    if isinstance(seen.content, Unknown):
+        yield unknown(node.name, "the result of its deep check", seen.content)
+        return
+    if isinstance(seen.deep, Unknown):
+        yield unknown(node.name, "the result of its deep check", seen.deep)
         return
     paths = cluster.launch(node).content
     found = [content for content in seen.content.values() if isinstance(content, Content) and content.path in paths]

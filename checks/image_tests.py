@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from checks import image, pair
 from checks.self_contained import release
 from checks.verdict import Verdict, broken, unknown
-from facts.values import Image, NodeFacts, Unknown, UnknownFact
+from facts.values import NodeFacts, Unknown, UnknownFact
 from spec.cluster import Cluster
 
 SETTLED = ("running", "resting", "stopped", "empty")
@@ -45,7 +45,9 @@ def refusals(cluster: Cluster, head: NodeFacts, checkout: str, at: str | Unknown
 def _pair(cluster: Cluster, head: NodeFacts) -> Iterator[Verdict]:
     name = cluster.head.name
     held = image.find(cluster, head)
-    if not isinstance(held, Image):
+    if isinstance(held, Unknown):
+        yield unknown(name, f"the image {image.short(cluster.image)}", held)
+    elif held is None:
         yield broken(name, f"the image {image.short(cluster.image)} is not there", "run stage.py")
     try:
         status = pair.status_of(head)

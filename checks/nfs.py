@@ -158,8 +158,11 @@ def statements(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Iterator[Ver
 def _server(node: Node, seen: NodeFacts, export: nfs.Export) -> Iterator[Verdict]:
     table = entries(seen)
     unit = seen.units if isinstance(seen.units, Unknown) else seen.units.get(NFS_SERVER_UNIT)
-    if isinstance(table, Unknown) or isinstance(unit, Unknown):
-        yield unknown(node.name, "what it exports", table if isinstance(table, Unknown) else Unknown("its units"))
+    if isinstance(table, Unknown):
+        yield unknown(node.name, "what it exports", table)
+        return
+    if isinstance(unit, Unknown):
+        yield unknown(node.name, f"the state of {NFS_SERVER_UNIT}", unit)
         return
     clients = " and ".join(map(str, export.clients))
     if unit is None or unit.active != "active" or unit.file_state != "enabled":

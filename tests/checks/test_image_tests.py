@@ -42,6 +42,10 @@ def no_image(world: World) -> None:
     world.head["docker"]["images"][world.cluster.image] = None
 
 
+def unread_image(world: World) -> None:
+    world.head["docker"]["images"][world.cluster.image] = {"error": "Docker answered 500"}
+
+
 @pytest.mark.parametrize(("name", "stops"), [("running", True), ("resting", False), ("stopped", False)])
 def test_a_settled_pair_may_be_tested_and_only_a_running_one_is_stopped(name: str, stops: bool) -> None:
     world = converged(pair.cluster(REFERENCE))
@@ -67,6 +71,11 @@ def test_a_settled_pair_may_be_tested_and_only_a_running_one_is_stopped(name: st
             no_image,
             "  spark-a: the image ghcr.io/entrpi/glm-5.3-flash-exl3-2x-spark@44b2dbafe8d8 is not there\n"
             "    Fix: run stage.py",
+        ),
+        (
+            unread_image,
+            "  spark-a: the image ghcr.io/entrpi/glm-5.3-flash-exl3-2x-spark@44b2dbafe8d8 could not be read: Docker "
+            "answered 500\n    Fix: make that answer, then run again",
         ),
     ],
 )

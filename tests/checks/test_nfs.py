@@ -250,6 +250,11 @@ ANEW = "run deploy.py, which mounts it anew, as the next start does; a rank that
             "  spark-b: what it exports could not be read: PermissionError: no\n"
             "    Fix: make that answer, then run again",
         ),
+        (
+            lambda world: world.worker.update(units={"error": "systemctl ended with 1"}),
+            "  spark-b: the state of nfs-server.service could not be read: systemctl ended with 1\n"
+            "    Fix: make that answer, then run again",
+        ),
     ],
 )
 def test_what_does_not_hold(change: Change, wanted: str) -> None:

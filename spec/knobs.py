@@ -170,7 +170,7 @@ class Knobs(BaseModel):
     weights: Annotated[
         str, OneOf(("local", "nfs")), Cost.STAGING, Kit("WEIGHTS_MODE"), Becomes("where the weights' mount comes from")
     ] = "local"
-    """Where a node reads the weights: `local` is its own disk, and each node holds a copy (about 176 GiB). With `nfs`
+    """Where a node reads the weights: `local` is its own disk, and each node holds a copy (about 176 GB). With `nfs`
     one node holds them and the other mounts them read-only over a rail, which saves that disk and makes its loads as
     fast as the rail; local is the default because nfs as a default was taken back within a day by another pair's
     project (field reports: NFS-06)."""

@@ -394,6 +394,10 @@ OBJECTS: tuple[Object, ...] = (
         "sha256 of single files, with the size, time and inode by which they are known again without being read.",
     ),
     Object(
+        f"{VAR}/weights/*.damaged", Sort.FILE, Where.EVERY, "root:root", "0644", "sparkpair-weights-deep", Life.PROGRAM,
+        "Files in which the last deep check found other bytes; there until they were brought again.",
+    ),
+    Object(
         DEEP_RESULT, Sort.FILE, Where.EVERY, "root:root", "0644", "sparkpair-weights-deep", Life.PROGRAM,
         "When the last deep check was, and what it found.",
     ),

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from spec.cluster import Settings
 from spec.knobs import KNOBS, shown
-from spec.objects import WEIGHTS_PORT
+from spec.objects import MOUNT_POINT, REGISTRY_PORT, WEIGHTS_PORT
 from spec.rules.frame import FIELD, KIT, error, said, warning
 
 # Knobs among each other
@@ -70,7 +70,7 @@ def _a_start_has_time_for_its_canary(settings: Settings) -> Iterator[str]:
 @error(
     "ports-apart",
     "Each port is used once",
-    "API, rendezvous and the copy of weights each listen on a port of their own.",
+    "API, rendezvous, the copy of weights and the image on its way each listen on a port of their own.",
     reads=(
         "api_port",
         "master_port",
@@ -83,6 +83,8 @@ def _ports_are_apart(settings: Settings) -> Iterator[str]:
     for name in ("api_port", "master_port"):
         if getattr(knobs, name) == WEIGHTS_PORT:
             yield f"{name} = {WEIGHTS_PORT}: is where weights are copied between the nodes; set another"
+        if getattr(knobs, name) == REGISTRY_PORT:
+            yield f"{name} = {REGISTRY_PORT}: is where the image is passed between the nodes; set another"
 
 
 @error("one-rank-per-node", "One rank per node", "Each node has one GPU.", reads=("tensor_parallel_size",))
@@ -197,6 +199,9 @@ def _directories_are_apart(settings: Settings) -> Iterator[str]:
     if settings.effective.speculative_method in settings.stack.needs_drafter:
         names.append("drafter_path")
     for node in settings.nodes:
+        for name in names:
+            if (path := settings.path(node, name)) and MOUNT_POINT in (path, *_above(path)):
+                yield f"{name} = {shown(path)}: is where {node.name} mounts another node's weights; put it elsewhere"
         for one, other in combinations(names, 2):
             first, second = settings.path(node, one), settings.path(node, other)
             if not first or not second:

@@ -155,6 +155,13 @@ KNOB_CASES = [
         ],
     ),
     (
+        {"weights_path": "/mnt/sparkpair/weights"},
+        [
+            'weights_path = "/mnt/sparkpair/weights": is where spark-a mounts another node\'s weights; put it elsewhere',
+            'weights_path = "/mnt/sparkpair/weights": is where spark-b mounts another node\'s weights; put it elsewhere',
+        ],
+    ),
+    (
         {"engine_env": ["NCCL_DEBUG=INFO", "NCCL_NET=Socket"]},
         [
             "engine_env: NCCL_DEBUG is what the knob nccl_debug sets; use that",

@@ -29,6 +29,12 @@ CASES: list[tuple[str, dict[str, object], str, list[str]]] = [
         ["api_port = 8730: is where weights are copied between the nodes; set another"],
     ),
     (
+        "ports-apart",
+        {"master_port": 8731},
+        "refused",
+        ["master_port = 8731: is where the image is passed between the nodes; set another"],
+    ),
+    (
         "api-bind-address",
         {"api_bind": "192.168.9.9"},
         "refused",

@@ -12,7 +12,7 @@ ARGS ?=
 .PHONY: help venv demo test check tests-of-plans tests-of-the-pair tests-that-wait tests-that-compute lint chaos bench-noop bench-copy lab-up lab-down lab-clean lab-ready lock lock-check lock-deps bundle verify-deep verify-image image-tests prune docs plan
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 venv: ## Make .venv from the lock file (again only when the lock file or the checkout's path changed)
 	@set -eu; \

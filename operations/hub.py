@@ -94,7 +94,7 @@ def put_token(run: Run) -> Commands:
         return
     if not re.fullmatch(r"[!-~]+", token):
         raise fail("the token of this machine (hf auth whoami) has characters that a header cannot carry; log in again")
-    yield StringCommand(f"umask 077 && mkdir -p {objects.RUN} && cat >{place}", _stdin=token)
+    yield StringCommand(f"mkdir -p {objects.RUN} && umask 077 && cat >{place}", _stdin=token)
 
 
 def complete(run: Run) -> str:

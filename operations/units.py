@@ -41,9 +41,20 @@ def start(unit: str, description: str, argv: Sequence[str], properties: Sequence
     run += [f"--property={text}" for text in properties] + ["--", *argv]
     name = shlex.quote(f"{unit}.service")
     return StringCommand(
-        f'if systemctl is-active --quiet {name} && [ "$({DESCRIPTION} {name})" = {shlex.quote(told)} ]; then :;'
+        f"if {_is_at(name, told)}; then :;"
         f" else systemctl stop {name} 2>/dev/null; systemctl reset-failed {name} 2>/dev/null; {shlex.join(run)}; fi"
     )
+
+
+def end_other(unit: str, description: str, argv: Sequence[str]) -> StringCommand:
+    """The command that ends the unit unless it is at this work: before what its end would take away is laid down."""
+    name = shlex.quote(f"{unit}.service")
+    return StringCommand(f"{_is_at(name, _told_apart(description, argv))} || systemctl stop {name} 2>/dev/null || true")
+
+
+def _is_at(name: str, told: str) -> str:
+    """The shell's question whether a unit runs and is at the work that is told apart so."""
+    return f'systemctl is-active --quiet {name} && [ "$({DESCRIPTION} {name})" = {shlex.quote(told)} ]'
 
 
 def _told_apart(description: str, argv: Sequence[str]) -> str:

@@ -18,12 +18,13 @@ from operations import hub, staging
 from operations.core import Commands, fail, is_executing, node_operation, noop
 from operations.files import write
 from operations.run import Run
-from operations.units import carry_out, start, stop
+from operations.units import carry_out, end_other, start, stop
 from spec.cluster import Node
 
 HASH_UNIT = "sparkpair-weights-hash"
 SERVE_UNIT = "sparkpair-weights-serve"
 STAGE_UNIT = "sparkpair-stage"
+STAGE_DESCRIPTION = "Sparkpair: bring the weights here"
 ERRANDS = "/run/sparkpair"
 LONGEST = "RuntimeMaxSec=7d"
 """A download of 164 GiB takes four days at 4 Mbit/s; what takes longer is begun again where it stopped."""
@@ -89,11 +90,13 @@ def pull_weights(run: Run) -> Commands:
             yield "true"  # in the plan only: what is to be copied is not known before it is hashed where it is
             return
     wanted = staging.errand_for(run, node, plans)
+    argv = [*PROGRAM, "stage", errand_path(wanted)]
     if wanted.hub is not None and is_executing():
+        # First: a staging unit takes the token away when it ends, whoever laid it down.
+        yield end_other(STAGE_UNIT, STAGE_DESCRIPTION, argv)
         yield from hub.put_token(run)
     yield write_errand(wanted)
-    argv = [*PROGRAM, "stage", errand_path(wanted)]
-    yield from carry_out(STAGE_UNIT, "Sparkpair: bring the weights here", argv, [*_properties(run), LONGEST])
+    yield from carry_out(STAGE_UNIT, STAGE_DESCRIPTION, argv, [*_properties(run), LONGEST])
 
 
 def errand_path(wanted: Errand) -> str:

@@ -114,13 +114,17 @@ def prove(wanted: Path, state: Path, say: Callable[[str], None] = print, aside: 
     if data is None:
         raise MountError(f"{wanted} is missing; run deploy.py")
     what, options, directory = str(data["what"]), str(data["options"]), str(data["directory"])
-    with tempfile.TemporaryDirectory(prefix="sparkpair-nfs-", dir=aside) as place:
+    place = tempfile.mkdtemp(prefix="sparkpair-nfs-", dir=aside)
+    try:
         _mount(what, options, place)
         try:
             look(place, what, data["files"])
             entries, _ = content.listing(place)
         finally:
             _unmount(place)
+    finally:
+        # The empty directory and nothing in it: where it could not be unmounted, those are the server's files.
+        os.rmdir(place)
     manifest = {
         "directory": directory,
         "identity": data["identity"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -144,6 +145,33 @@ def test_a_stale_handle_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         nfs.look("/mnt/sparkpair/weights", "/mnt/sparkpair/weights", [["a", 1, ""]])
 
 
+def show(what: str, options: str, at: str) -> None:
+    """In the place of a mount: what the server has."""
+    assert (what, options) == (MOUNT.what, MOUNT.options)
+    (Path(at) / "config.json").write_text("{}")
+    (Path(at) / "sub").mkdir()
+    (Path(at) / "sub/a.safetensors").write_text("abc")
+
+
+def hide(at: str) -> None:
+    """In the place of umount."""
+    shutil.rmtree(at)
+    Path(at).mkdir()
+
+
+def test_what_cannot_be_unmounted_keeps_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are those of the server."""
+    wanted = tmp_path / "wanted.json"
+    ask = {"what": MOUNT.what, "options": MOUNT.options, "directory": "/mnt/w", "identity": "i", "files": []}
+    wanted.write_text(json.dumps(ask))
+    monkeypatch.setattr(nfs, "_mount", show)
+    monkeypatch.setattr(nfs, "_unmount", lambda _: None)
+    with pytest.raises(OSError, match="Directory not empty"):
+        nfs.prove(wanted, tmp_path / "state", print, tmp_path)
+    [place] = tmp_path.glob("sparkpair-nfs-*")
+    assert sorted(path.name for path in place.rglob("*") if path.is_file()) == ["a.safetensors", "config.json"]
+
+
 def test_a_proof_leaves_the_manifest_that_the_agent_goes_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server's rows, the stamps from here, and which mount it was."""
     files = [["config.json", 2, "1" * 64], ["sub/a.safetensors", 3, "2" * 64]]
@@ -151,16 +179,11 @@ def test_a_proof_leaves_the_manifest_that_the_agent_goes_by(tmp_path: Path, monk
     ask = {"what": MOUNT.what, "options": MOUNT.options, "directory": directory, "identity": "i" * 64, "files": files}
     wanted.write_text(json.dumps(ask))
 
-    def mount(what: str, options: str, at: str) -> None:
-        assert (what, options) == (MOUNT.what, MOUNT.options)
-        (Path(at) / "config.json").write_text("{}")
-        (Path(at) / "sub").mkdir()
-        (Path(at) / "sub/a.safetensors").write_text("abc")
-
-    monkeypatch.setattr(nfs, "_mount", mount)
-    monkeypatch.setattr(nfs, "_unmount", lambda _: None)
+    monkeypatch.setattr(nfs, "_mount", show)
+    monkeypatch.setattr(nfs, "_unmount", hide)
     said: list[str] = []
     nfs.prove(wanted, state, said.append, tmp_path)
+    assert list(tmp_path.glob("sparkpair-nfs-*")) == []
     assert said == ["2 files (0.0 GiB) of 10.200.0.2:/srv/weights/glm are here over NFS"]
     kept = content.read_manifest(str(state / content.manifest_name(directory)), directory)
     assert kept is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from checks import sourcing
 from checks.sourcing import Row, Share, Way
@@ -188,9 +188,13 @@ def _locked(
     shares, nowhere = sourcing.shares(wanted, seen, online, bundles, frozenset(path for path, _, _ in locked))
     if not refusals and nowhere:
         refusals += _out_of_reach(cluster, name, paths, nodes, nowhere, reached or {})
-    if not refusals and any(share.fetch for share in shares.values()):
-        statement, _, fix = (licence_refusal(file_set, cluster.knobs.accepted_licences) or "").partition("\n")
-        refusals += [broken("", f"{name}: its licence is not accepted: {statement}", fix)] if statement else []
+    unaccepted = licence_refusal(file_set, cluster.knobs.accepted_licences)
+    if unaccepted is not None:
+        if not refusals and any(share.fetch for share in shares.values()):
+            statement, _, fix = unaccepted.partition("\n")
+            refusals.append(broken("", f"{name}: its licence is not accepted: {statement}", fix))
+        # What a node has may be used and copied; nothing is downloaded, not in place of a damaged file or a slow peer.
+        shares = {node: replace(share, hub=False) for node, share in shares.items()}
     return Plan(name, paths, shares, wanted, manifest_identity(wanted), file_set, None, tuple(refusals))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from checks import content
 from checks.sourcing import Way
+from spec.lock import FileSet, Lock, LockedFile
 from tests.plan.world import FILES, IDENTITY, World, converged, fresh
 from tests.unit import pair
 
@@ -35,6 +37,20 @@ def listing(*without: str) -> list[list[object]]:
 
 def nothing(_: dict[str, Any]) -> None:
     """As it is."""
+
+
+def test_what_is_here_is_copied_without_a_licence_and_never_downloaded() -> None:
+    """Not in place of a slow peer either, nor of a file that proves to be damaged."""
+    files = tuple(LockedFile(str(path), int(str(size)), str(digest)) for path, size, digest in FILES)
+    held = FileSet("a/b", "main", "1" * 40, "cc-by-nc-nd-4.0", False, (), files)
+    cluster = pair.cluster(pair.UPSTREAM)
+    for licence, hub in (("mit", True), ("cc-by-nc-nd-4.0", False)):
+        lock = Lock(None, replace(held, licence=licence), None)
+        locked = replace(cluster, settings=cluster.settings.model_copy(update={"lock": lock}))
+        (found,) = content.plans(locked, fresh(locked).facts(), {"spark-a": "", "spark-b": ""})
+        assert found.refusals == ()
+        assert ways(found) == {"spark-a": Way.HASH, "spark-b": Way.COPY}
+        assert {share.hub for share in found.shares.values()} == {hub}
 
 
 def test_a_node_that_lacks_them_gets_a_copy() -> None:

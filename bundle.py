@@ -34,9 +34,10 @@ from node.oci import OciError
 from node.relay import Relay, Way
 from node.stage import Stage, StageError
 from node.verified import Verified
-from spec import bundle
+from spec import bundle, rules
 from spec.bundle import NotBundled, Parts
-from spec.lock import FileSet, LockError, parse
+from spec.cluster import Settings
+from spec.lock import FileSet, Lock, LockError, parse
 
 ROOT = Path(__file__).resolve().parent
 DONE, REFUSED, INTERRUPTED = 0, 1, 130
@@ -99,10 +100,8 @@ def make(directory: Path, options: argparse.Namespace) -> int:
     settings = settings_of(options.inventory, options.data)
     name = settings.knobs.lock_file
     text = lock_text(name)
-    try:
-        parts = bundle.parts(parse(text, name), options.platform, settings.knobs.accepted_licences)
-    except LockError as error:
-        raise NotBundled(*error.lines) from None
+    lock = of_settings(settings, text)
+    parts = bundle.parts(lock, options.platform, settings.knobs.accepted_licences)
     far = Hub(settings.knobs.hub_endpoint.rstrip("/"), str(Path(huggingface_hub.__file__).parent.parent))
     for line in fill(directory, text, parts, far, float(settings.knobs.download_stall_seconds)):
         print(line)
@@ -142,6 +141,18 @@ def lock_text(name: str) -> str:
         raise NotBundled(f"{name} is not there: a bundle is made from the lock file; make lock writes it") from None
     except UnicodeDecodeError:
         raise NotBundled(f"{name} is no text; make lock writes it anew") from None
+
+
+def of_settings(settings: Settings, text: str) -> Lock:
+    """The lock of these settings: no pair would take a bundle of another one. Raises NotBundled with every fault."""
+    try:
+        lock = parse(text, settings.knobs.lock_file)
+    except LockError as error:
+        raise NotBundled(*error.lines) from None
+    wrong = rules.refusals(settings.model_copy(update={"lock": lock}))
+    if wrong:
+        raise NotBundled(*wrong)
+    return lock
 
 
 # The image
@@ -292,8 +303,8 @@ def lacking(directory: Path, name: str, files: FileSet) -> int:
 
 
 def refuse_space(directory: Path, parts: Parts, sizes: Mapping[str, int]) -> None:
-    """Raise NotBundled if the disk cannot take what lacks."""
-    needed = sum(size for digest, size in sizes.items() if not (directory / bundle.blob(digest)).exists())
+    """Raise NotBundled if the disk cannot take what is still to come."""
+    needed = sum(_missing(directory / bundle.blob(digest), size) for digest, size in sizes.items())
     needed += sum(lacking(directory, name, files) for name, files in parts.sets.items())
     free = shutil.disk_usage(directory).free
     if needed + SPARE_BYTES > free:
@@ -301,6 +312,12 @@ def refuse_space(directory: Path, parts: Parts, sizes: Mapping[str, int]) -> Non
             f"{directory}: {progress.amount(free)} free, and {progress.amount(needed)} are still to come",
             "free some of it, or name a directory on another disk",
         )
+
+
+def _missing(blob: Path, size: int) -> int:
+    """Bytes of a blob that are not there; its part counts."""
+    part = Path(f"{blob}.part")
+    return 0 if blob.exists() else size - (min(part.stat().st_size, size) if part.exists() else 0)
 
 
 def write_sums(directory: Path, parts: Parts, sizes: Mapping[str, int]) -> None:

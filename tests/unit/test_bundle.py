@@ -25,6 +25,8 @@ from spec.bundle import NotBundled, Parts
 from spec.lock import FileSet, Lock, LockedFile, LockedImage, LockedLayer, LockedPlatform, text
 from tests.node.staging import NAME, Threads, files, repository_of
 from tests.node.test_registry import CONFIG, Far, name
+from tests.unit import pair
+from tests.unit.test_lock import LOCK, WEIGHTS
 
 DRAFTER = "owner/drafter"
 NC = "cc-by-nc-nd-4.0"
@@ -198,6 +200,15 @@ def test_a_disk_that_is_too_small_is_refused_first(source: Source, monkeypatch: 
     assert source.registry.sent == {}
 
 
+def test_what_arrived_of_a_layer_needs_no_room_again(tmp_path: Path) -> None:
+    blob = tmp_path / "blob"
+    assert bundle._missing(blob, 100) == 100
+    (tmp_path / "blob.part").write_bytes(bytes(30))
+    assert bundle._missing(blob, 100) == 70
+    blob.write_bytes(bytes(100))
+    assert bundle._missing(blob, 100) == 0
+
+
 def test_a_lock_of_which_no_bundle_can_be_made(source: Source) -> None:
     """Every reason at once."""
     lock = source.lock
@@ -281,3 +292,16 @@ def test_without_a_lock_there_is_no_bundle(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "sparkpair.lock").write_bytes(b"\xff\xfe")
     with pytest.raises(NotBundled, match=r"sparkpair\.lock is no text; make lock writes it anew"):
         bundle.lock_text("sparkpair.lock")
+
+
+def test_the_lock_must_be_of_the_settings() -> None:
+    """Every pair would refuse what is made of another one."""
+    settings = pair.settings({"weights_revision": "v2"})
+    assert bundle.of_settings(pair.settings(), text(LOCK)) == LOCK
+    with pytest.raises(NotBundled) as refused:
+        bundle.of_settings(settings, text(LOCK))
+    assert refused.value.lines == (
+        f"sparkpair.lock: weights are main of {WEIGHTS.repository}, and the settings say v2; run make lock",
+    )
+    with pytest.raises(NotBundled, match=r"sparkpair\.lock:1: is not JSON"):
+        bundle.of_settings(settings, "{")

@@ -368,7 +368,7 @@ def programs(rows: Sequence[errand.FileRow]) -> Iterator[None]:
         for rail in settings.RAIL_NUMBERS:
             argv += ["--address", address(HEAD, rail), "--peer", address(WORKER, rail)]
         words = ["systemd-run", "--quiet", f"--unit={SERVE_UNIT}", "--", *argv, f"weights={SOURCE}"]
-        pair.on(HEAD, shlex.join(words))
+        pair.on(HEAD, f"systemctl stop {SERVE_UNIT} 2>/dev/null; {shlex.join(words)}")
         listening = f"ss -Hltn sport = {paths.WEIGHTS_PORT}"
         if not wait_until(lambda: len(pair.on(HEAD, listening).splitlines()) == len(settings.RAIL_NUMBERS), 10):
             raise LabError(pair.on(HEAD, f"journalctl -u {SERVE_UNIT} -n 20 --no-pager"))

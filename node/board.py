@@ -16,12 +16,10 @@ from enum import Enum
 from pathlib import Path
 
 from node import paths, progress, wire
+from node.content import PARTS
 from node.errand import Errand, Set
 from node.verified import Verified
 
-PARTS = ".sparkpair"
-"""Directory of the part files, inside the content directory so that a rename brings them into place; names that begin
-with a dot are no content."""
 WRONG_AT_MOST = 2
 AVOID_SECONDS = 10.0
 """How long a file is left to the other sources after one sent other bytes for it; then that one may try again."""
@@ -166,12 +164,15 @@ class Board:
             self._set(job, State.REFUSED if WRONG_AT_MOST in row.wrong.values() else State.LACKING, 0)
         return False
 
-    def read(self, job: Job, sha256: str) -> bool:
-        """A file that was there has this sha256. Other bytes: it stays until it was brought anew."""
+    def read(self, job: Job, sha256: str, seen: tuple[int, int, int]) -> bool:
+        """A file that was there has this sha256; `seen` is its stamp from before it was read. Other bytes, or somebody
+        wrote meanwhile: it stays until it was brought anew."""
         if sha256 == job.sha256:
-            self.verified[job.set].record(job.path, sha256)
-            self._set(job, State.DONE, job.size)
-            return True
+            verified = self.verified[job.set]
+            verified.record_as(job.path, seen, sha256)
+            if verified.sha256(job.path) == sha256:
+                self._set(job, State.DONE, job.size)
+                return True
         self._set(job, State.LACKING, 0)
         return False
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from node import pages
 from node.board import Board, Job
 from node.errand import Set
+from node.verified import stamp
 
 DISK, BUNDLE = "disk", "bundle"
 TELL_SECONDS = 0.2
@@ -20,8 +21,10 @@ READ_AGAIN = 64 * 1024 * 1024
 def hash_files(board: Board) -> None:
     """Hash what is there with the right size and was not hashed as it is; with other bytes it is to be brought."""
     while (job := board.take_unread(DISK)) is not None:
+        place = os.path.join(job.directory, job.path)
         try:
-            board.read(job, pages.sha256(os.path.join(job.directory, job.path), _Count(board, job)))
+            seen = stamp(place)
+            board.read(job, pages.sha256(place, _Count(board, job)), seen)
         except _Over:
             return
 

@@ -76,9 +76,9 @@ class Stage:
 
     def run(self) -> bool:
         """Bring everything; whether it is all here. Says why if not."""
-        sources: dict[str, Callable[[], None]] = {"disk": lambda: local.hash_files(self.board)}
+        sources: dict[str, Callable[[], None]] = {local.DISK: lambda: local.hash_files(self.board)}
         if any(each.bundle for each in self._wanted.sets):
-            sources["bundle"] = lambda: local.copy_bundle(self.board, self._say)
+            sources[local.BUNDLE] = lambda: local.copy_bundle(self.board, self._say)
         if self._download is not None:
             sources[HUB] = self._download.run
         if self._copier is not None:
@@ -149,7 +149,7 @@ class Stage:
         )
 
     def _sources(self) -> list[str]:
-        return ["disk", "bundle", HUB, *(peer.name for peer in self._wanted.peers)]
+        return [local.DISK, local.BUNDLE, HUB, *(peer.name for peer in self._wanted.peers)]
 
     def _seal(self) -> None:
         """The manifest of each set that is whole."""

@@ -50,10 +50,10 @@ class Verified:
         if not rows:
             return None
         try:
-            stamp = _stamp(os.path.join(self.directory, path))
+            now = stamp(os.path.join(self.directory, path))
         except OSError:
             return None
-        return next((row for row in rows if row[:3] == stamp), None)
+        return next((row for row in rows if row[:3] == now), None)
 
     def good(self, rows: Iterable[tuple[str, int, str]]) -> set[str]:
         """Which of these files are here with the bytes that the rows state."""
@@ -69,8 +69,13 @@ class Verified:
         return path in self._damaged
 
     def record(self, path: str, sha256: str) -> None:
-        """The file was just hashed, or written with these bytes and brought to the disk. Raises OSError."""
-        row = (*_stamp(os.path.join(self.directory, path)), sha256)
+        """The file was just written with these bytes and brought to the disk. Raises OSError."""
+        self.record_as(path, stamp(os.path.join(self.directory, path)), sha256)
+
+    def record_as(self, path: str, seen: tuple[int, int, int], sha256: str) -> None:
+        """The file was hashed; `seen` is its stamp from before: a file that somebody wrote meanwhile is then not
+        taken for the one that was read. Raises OSError."""
+        row = (*seen, sha256)
         with self._lock:
             self._rows[path] = row
             self._write()
@@ -91,7 +96,8 @@ class Verified:
         wire.write_atomic(self._damaged_path, json.dumps({**kept, "files": sorted(self._damaged)}), 0o644)
 
 
-def _stamp(path: str) -> tuple[int, int, int]:
+def stamp(path: str) -> tuple[int, int, int]:
+    """By what a file is known again without being read: size, modification time in nanoseconds, inode."""
     status = os.stat(path)
     return (status.st_size, status.st_mtime_ns, status.st_ino)
 

@@ -13,7 +13,7 @@ import pytest
 from node import content, errand, progress, wire
 from node.board import AVOID_SECONDS, Board
 from node.errand import Errand, FileRow, Hub, Peer, Set, Way
-from node.verified import Verified
+from node.verified import Verified, stamp
 
 ONE, TWO, TWIN = ("a/one", 4, "1" * 64), ("two", 4, "2" * 64), ("twin", 4, "2" * 64)
 
@@ -200,11 +200,26 @@ def test_files_of_the_right_size_are_read_first(disk: Disk) -> None:
     job = board.take_unread("disk")
     assert job is not None
     assert board.take_unread("disk") is None
-    assert not board.read(job, "f" * 64)
+    seen = stamp(str(disk.directory / "a/one"))
+    assert not board.read(job, "f" * 64, seen)
     assert [path for _, path in board.lacking()] == ["a/one", "two"]
     disk.state.mkdir()
     (disk.state / content.damaged_name(str(disk.directory))).write_text(json.dumps({"files": ["a/one"]}))
     assert disk.board(ONE).take_unread("disk") is None
+
+
+def test_a_file_that_is_written_while_it_is_read_is_not_the_one_that_was_read(disk: Disk) -> None:
+    """Its stamp is the one from before."""
+    disk.put("two", b"data")
+    seen = stamp(str(disk.directory / "two"))
+    for written, is_good in ((b"else", False), (b"data", True)):
+        board = disk.board(TWO)
+        job = board.take_unread("disk")
+        assert job is not None
+        disk.put("two", written)
+        os.utime(disk.directory / "two", ns=(0, 0 if is_good else 1))
+        assert board.read(job, TWO[2], stamp(str(disk.directory / "two")) if is_good else seen) is is_good
+        assert disk.verified.sha256("two") == (TWO[2] if is_good else None)
 
 
 def test_how_long_a_source_has_been_quiet(disk: Disk) -> None:

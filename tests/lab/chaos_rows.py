@@ -10,7 +10,7 @@ from lab.settings import HEAD, HOSTS, WORKER, Host
 from tests.lab import chaos_frame, chaos_refusals, pair
 from tests.lab.chaos import Row
 
-ROLES = ("Node OS", "Fabric", "Docker", "Image", "Weights", "Engine", "Keeper")
+ROLES = ("Node OS", "Fabric", "Docker", "Image", "Weights", "NFS", "Upkeep", "Engine", "Keeper")
 ENGINE_PARTS = ((HEAD, "main"), (HEAD, "EngineCore"), (HEAD, "Worker_TP0"), (WORKER, "main"), (WORKER, "Worker_TP1"))
 STREAM_SECONDS = 300
 BIG_FILE_MIB = 320
@@ -67,10 +67,11 @@ def killed_in_transfer(what: str) -> str:
         pair.on(HEAD, f"head -c {BIG_FILE_MIB}M /dev/urandom > /srv/models/tiny/extra.bin")
     marker, unit = {
         "image": ("Image | Pull", "sparkpair-image-pull"),
-        "weights": ("Weights | Copy", "sparkpair-weights-copy"),
+        "weights": ("Weights | Pull", "sparkpair-stage"),
     }[what]
     engine = "real" if what == "image" else "contract"
-    with pair.rail_loss(0, 20 if what == "weights" else 0):
+    permille = 20 if what == "weights" else 0
+    with pair.rail_loss(0, permille), pair.rail_loss(1, permille):
         deploy = pair.start_deploy("-y", *use(engine))
         assert deploy.until(f"Starting operation: {marker}"), "\n".join(deploy.lines[-20:])
         pair.wait_for(

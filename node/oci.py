@@ -239,6 +239,8 @@ class Client:
 
     def _fetch_token(self, fields: dict[str, str]) -> str:
         realm = fields["realm"]
+        if not realm.startswith(("https://", "http://")):  # urllib would open a file of this machine, too
+            raise OciError(f"{self.registry} asks for a login at {realm[:40]!r}, which is no web address", 401)
         secure = realm.startswith("https://")
         scope = fields.get("scope") or f"repository:{self.repository}:pull"
         query = {"service": fields.get("service", ""), "scope": scope}
@@ -271,7 +273,7 @@ class Client:
             404: f"there is no such thing in {self.name}",
             429: "it limits how often it is asked; wait, or log in: docker login " + self.registry,
         }.get(error.code, "it failed; try again later")
-        retry_after = float(wait) if wait.isdigit() else None
+        retry_after = float(wait) if wait.isdecimal() else None
         return OciError(f"{self.registry} answered {error.code} for {what}: {fix}", error.code, retry_after)
 
 
@@ -358,7 +360,7 @@ def _extent(answer: Any, offset: int, where: str) -> tuple[int, int]:
             raise OciError(f"{where}: asked from byte {offset}, it answered {answer.headers.get('Content-Range')}")
         return offset, int(found.group(2))
     length = answer.headers.get("Content-Length") or ""
-    if not length.isdigit():
+    if not length.isdecimal():
         raise OciError(f"{where} has no length")
     return 0, int(length)
 

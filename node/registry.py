@@ -15,10 +15,11 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from socketserver import ThreadingMixIn
+from typing import Any
 
 from node import oci
 from node.blobs import Store
@@ -76,10 +77,15 @@ class Image:
         if found is None:
             found = self._manifests[digest] = self.source.manifest(digest)
             data = json.loads(found.body)
-            self._below.update(str(item["digest"]) for item in data.get("manifests") or [])
-            for item in (*(data.get("layers") or []), *([data["config"]] if "config" in data else [])):
-                self._sizes[str(item["digest"])] = int(item["size"])
+            self._below.update(_digests(data.get("manifests") or []))
+            self._sizes.update(_digests((*(data.get("layers") or []), *([data["config"]] if "config" in data else []))))
         return found
+
+
+def _digests(items: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Size by digest. Under it a store or a bundle has a file, so one of another form is nobody's to ask for."""
+    stated = ((str(item["digest"]), int(item["size"])) for item in items)
+    return {digest: size for digest, size in stated if oci.DIGEST.fullmatch(digest)}
 
 
 class Server(ThreadingMixIn, HTTPServer):

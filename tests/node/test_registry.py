@@ -18,7 +18,7 @@ import pytest
 
 from node import blobs, oci, registry
 from node.layout import Layout
-from node.relay import Relay, Way
+from node.relay import Relay, Source, Way
 
 BIG = bytes(range(256)) * 20480
 """5 MiB: more than one buffer of what writes it, and no whole number of them after the changes below."""
@@ -54,6 +54,8 @@ class Far:
         self.faults: list[str] = []
         """What happens to the next requests for blobs: "cut", "wrong", "busy"."""
         self.login = ""
+        self.realm = ""
+        """Where a login is asked for, if not here."""
         self.gate = threading.Event()
         self.gate.set()
         far = self
@@ -80,7 +82,8 @@ class Far:
             self.reply(to, 200 if given == wanted else 401, b'{"token":"T"}')
             return
         if self.login and to.headers.get("Authorization") != "Bearer T":
-            realm = f'Bearer realm="http://{self.place}/token",service="far",scope="repository:team/engine:pull"'
+            place = self.realm or f"http://{self.place}/token"
+            realm = f'Bearer realm="{place}",service="far",scope="repository:team/engine:pull"'
             self.reply(to, 401, b"", {"WWW-Authenticate": realm})
             return
         _, _, kind, wanted = to.path.rsplit("/", 3) if to.path.count("/") > 3 else ("", "", "", "")
@@ -183,6 +186,16 @@ def test_the_login_reaches_the_token_only(far: Far, tmp_path: Path) -> None:
     config.write_text("{")
     with pytest.raises(oci.OciError, match="cannot be read: JSONDecodeError; docker login writes it anew"):
         far.client(config)
+
+
+def test_a_login_is_asked_for_on_the_web_alone(far: Far, tmp_path: Path) -> None:
+    """Not in a file of this machine."""
+    token = tmp_path / "token"
+    token.write_text('{"token": "T"}')
+    far.login, far.realm = "spark:secret", f"file://{token}"
+    with pytest.raises(oci.OciError) as refused:
+        far.client().manifest("v1")
+    assert str(refused.value) == (f"{far.place} asks for a login at {far.realm[:40]!r}, which is no web address")
 
 
 @pytest.mark.parametrize(
@@ -301,7 +314,7 @@ def test_wrong_bytes_each_time_are_told(far: Far, tmp_path: Path) -> None:
 class Near:
     """Our registry on a loopback port."""
 
-    def __init__(self, far: Far, source: registry.Source) -> None:
+    def __init__(self, far: Far, source: Source) -> None:
         image = registry.Image("team/engine", far.index, source)
         self.server = registry.Server(("127.0.0.1", 0), [], image)
         threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
@@ -363,6 +376,22 @@ def test_only_what_belongs_to_the_image_is_served(far: Far, tmp_path: Path) -> N
         assert near.get(f"/v2/team/other/manifests/{far.index}")[0] == 404
     finally:
         near.close()
+
+
+def test_what_an_image_names_by_no_digest_is_no_path(tmp_path: Path) -> None:
+    """A store keeps what it is asked for under its digest."""
+    index = json.dumps({"manifests": [{"digest": "sha256:../../stolen", "size": 2}]}).encode()
+
+    class Fixed:
+        def manifest(self, digest: str) -> oci.Manifest:
+            return oci.Manifest(index if digest == name(index) else b"{}", oci.INDEX, digest)
+
+        def read(self, digest: str, size: int, begin: int) -> Iterator[bytes]:
+            raise AssertionError(digest)
+
+    image = registry.Image("team/engine", name(index), blobs.Store(tmp_path / "deep/store", Fixed()))
+    assert image.size(f"sha256:{'7' * 64}") is None
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [name(index)[7:]]
 
 
 def test_what_the_far_side_refuses_is_told_in_docker_s_form(far: Far, tmp_path: Path) -> None:

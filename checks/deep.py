@@ -39,7 +39,7 @@ def checked(cluster: Cluster, node: Node, seen: NodeFacts) -> Iterator[Verdict]:
         yield holds(node.name, f"the deep check of {_day(seen.deep.at)} read nothing here")
         return
     files, size, then = (sum(row[column] for row in counts) for column in range(3))
-    all_well = "every byte as proven" if not then else f"{then} were damaged, and have been brought again since"
+    all_well = "every byte as proven" if not then else f"damaged then, and brought again since: {then}"
     yield holds(node.name, f"deep check of {_day(seen.deep.at)}: {files} files, {amount(size)}, {all_well}")
 
 

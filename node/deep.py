@@ -12,10 +12,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from node import content, pages, paths, turns, wire
+from node.progress import amount, duration
 from node.verified import Verified
 
 SERVING_BYTES_PER_SECOND = 200 * 2**20
@@ -25,7 +26,7 @@ PROGRESS_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 """How long what is known of engine and staging counts as known."""
 
-DEPLOY = "the next deploy brings them again, and nothing else: pyinfra inventory.py deploy.py"
+DEPLOY = "a deploy brings these again, and nothing else: pyinfra inventory.py deploy.py"
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ def check(directories: Sequence[str], state: Path, pace: Pace, say: Callable[[st
     begun = time.monotonic()
     parts = [_Part(directory, state) for directory in directories]
     progress = _Progress(sum(part.size for part in parts), say)
-    found = [part.check(pace, progress) for part in parts]
+    read = [part.check(pace, progress) for part in parts]
+    found = [part.settled(result) for part, result in zip(parts, read, strict=True)]
     seconds = time.monotonic() - begun
     for result in found:
         _mark(result, state)
@@ -82,16 +84,17 @@ def tell(found: Sequence[Found], seconds: float) -> list[str]:
     for result in found:
         if result.changed:
             names = ", ".join(result.changed[:3])
+            more = f" and {len(result.changed) - 3} more" if len(result.changed) > 3 else ""
             lines.append(
-                f"deep check: {result.directory}: {len(result.changed)} files are not those that were proven "
-                f"({names}); a deploy hashes them"
+                f"deep check: {result.directory}: changed since they were proven: {names}{more}; a deploy hashes them"
             )
     files, size = sum(result.files for result in found), sum(result.bytes for result in found)
     damaged = [os.path.join(result.directory, path) for result in found for path in result.damaged]
     if damaged:
-        lines.append(f"deep check: {len(damaged)} of {files} files are damaged: {', '.join(damaged)}; {DEPLOY}")
+        lines.append(f"deep check: damaged, {len(damaged)} of {files}: {', '.join(damaged)}; {DEPLOY}")
     else:
-        lines.append(f"deep check: {files} files, {_amount(size)} in {_time(seconds)}: every byte is as it was proven")
+        count = "1 file" if files == 1 else f"{files} files"
+        lines.append(f"deep check: {count}, {amount(size)} in {duration(seconds)}: every byte is as it was proven")
     return lines
 
 
@@ -169,6 +172,12 @@ class _Part:
                 damaged.append(path)
         return Found(self._directory, done, size, tuple(damaged), tuple(sorted(changed)), self._skipped)
 
+    def settled(self, found: Found) -> Found:
+        """What holds at the end: a damaged file that was brought again since it was read is another one."""
+        anew = [path for path in found.damaged if self._verified.proven(path) is None]
+        damaged = tuple(path for path in found.damaged if path not in anew)
+        return replace(found, damaged=damaged, changed=tuple(sorted((*found.changed, *anew))))
+
     def _is_good(self, path: str, sha256: str, pace: Pace, progress: _Progress) -> bool:
         def step(count: int) -> None:
             progress.add(count)
@@ -204,9 +213,9 @@ class _Progress:
             return
         self._said = now
         rate = self._done / (now - self._began)
-        left = _time((self._total - self._done) / rate)
+        left = duration((self._total - self._done) / rate)
         self._say(
-            f"deep check: {_amount(self._done)} of {_amount(self._total)}, {rate / 2**20:.0f} MiB/s, {left} left: "
+            f"deep check: {amount(self._done)} of {amount(self._total)}, {rate / 2**20:.0f} MiB/s, {left} left: "
             f"{self.file}"
         )
 
@@ -243,11 +252,3 @@ def _is_network(directory: str, mounts: Path = Path("/proc/self/mountinfo")) -> 
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
-
-
-def _amount(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"

@@ -78,7 +78,7 @@ CASES: dict[str, tuple[Callable[[World], None], list[Verdict]]] = {
             TIMER,
             holds(
                 "spark-b",
-                "deep check of 2026-12-01 04:12: 3 files, 6.0 GiB, 1 were damaged, and have been brought again since",
+                "deep check of 2026-12-01 04:12: 3 files, 6.0 GiB, damaged then, and brought again since: 1",
             ),
         ],
     ),

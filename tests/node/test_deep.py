@@ -55,6 +55,13 @@ class World:
         path = self.state / content.damaged_name(str(self.directory))
         return json.loads(path.read_text()) if path.exists() else None
 
+    def bring(self, name: str) -> None:
+        """As staging does it."""
+        new = self.directory / f".{name}"
+        new.write_bytes(FILES[name])
+        new.replace(self.directory / name)
+        Verified(str(self.directory), self.state).record(name, pages.sha256(str(self.directory / name)))
+
     @property
     def result(self) -> dict[str, Any]:
         data: dict[str, Any] = json.loads((self.state / "deep.json").read_text())
@@ -97,8 +104,8 @@ def test_a_byte_that_changed_silently_is_found(world: World) -> None:
     world.rot("model-2.safetensors", 69_999)
     assert world.check() == 1
     assert world.said == [
-        f"deep check: 2 of 3 files are damaged: {world.directory}/config.json, {world.directory}/model-2.safetensors; "
-        "the next deploy brings them again, and nothing else: pyinfra inventory.py deploy.py"
+        f"deep check: damaged, 2 of 3: {world.directory}/config.json, {world.directory}/model-2.safetensors; "
+        "a deploy brings these again, and nothing else: pyinfra inventory.py deploy.py"
     ]
     assert world.damaged is not None
     assert world.damaged["files"] == ["config.json", "model-2.safetensors"]
@@ -119,8 +126,7 @@ def test_a_file_that_was_written_is_no_damage(world: World) -> None:
     (world.directory / "README.md").write_bytes(b"new")
     assert world.check() == 0
     assert world.said[0] == (
-        f"deep check: {world.directory}: 2 files are not those that were proven (README.md, config.json); "
-        "a deploy hashes them"
+        f"deep check: {world.directory}: changed since they were proven: README.md, config.json; a deploy hashes them"
     )
     assert world.result["directories"][0]["changed"] == ["README.md", "config.json"]
     assert world.damaged is None
@@ -140,6 +146,23 @@ def test_a_file_that_is_written_meanwhile_says_nothing(world: World, monkeypatch
     monkeypatch.setattr(pages, "sha256", meddle)
     assert world.check() == 0
     assert world.result["directories"][0]["changed"] == ["config.json"]
+
+
+def test_a_file_that_is_brought_again_meanwhile_is_not_damaged(world: World) -> None:
+    """It was read before, and found damaged; staging came in between."""
+    world.rot("config.json")
+
+    class Staged(Pace):
+        def take(self, count: int) -> None:
+            super().take(count)
+            if count == len(FILES["model-1.safetensors"]):
+                world.bring("config.json")
+
+    pace = Staged([world.cgroup], world.lock, world.said.append)
+    assert deep.check([str(world.directory)], world.state, pace, world.said.append) == 0
+    [row] = world.result["directories"]
+    assert (row["damaged"], row["changed"]) == ([], ["config.json"])
+    assert world.damaged is None
 
 
 def test_a_disk_that_gives_no_bytes_is_damage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,6 +270,11 @@ def test_the_result_of_several_directories_is_one_line() -> None:
     """Files and bytes are counted together."""
     found = [Found("/a", 40, 160 * 2**30), Found("/b", 3, 4 * 2**30)]
     assert deep.tell(found, 843.0) == ["deep check: 43 files, 164.0 GiB in 14 min: every byte is as it was proven"]
+    many = Found("/a", 1, 2**20, changed=("a", "b", "c", "d", "e"))
+    assert deep.tell([many], 1.0) == [
+        "deep check: /a: changed since they were proven: a, b, c and 2 more; a deploy hashes them",
+        "deep check: 1 file, 1.0 MiB in 1 s: every byte is as it was proven",
+    ]
 
 
 def test_a_node_without_a_launch_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,9 +13,9 @@ from checks import access, image
 from checks.image import Plan
 from checks.verdict import Verdict
 from facts.images import BundleImage
-from facts.reach import Reach
 from facts.values import Unknown
 from node import oci
+from operations.reach import reach
 from operations.run import Run
 
 _plans: WeakKeyDictionary[Inventory, Plan] = WeakKeyDictionary()
@@ -49,15 +49,8 @@ def _plan(run: Run) -> Plan:
     layouts = {node.name: place for node in run.cluster.nodes if (place := run.cluster.bundle(node, "image"))}
     bundles = {name: _bundle(run, name, layout, reference.digest) for name, layout in layouts.items()}
     host = oci.HUB_HOST if reference.registry == oci.DOCKER_HUB else reference.registry
-    reached = {name: _reach(run, name, f"https://{host}") for name in run.hosts}
+    reached = {name: reach(run, name, f"https://{host}") for name in run.hosts}
     return image.plan(run.cluster, facts, reached, bundles)
-
-
-def _reach(run: Run, name: str, url: str) -> str | Unknown:
-    found = run.hosts[name].get_fact(Reach, urls=[url], _sudo=False, _ignore_errors=True)
-    if isinstance(found, Unknown):
-        return found
-    return found.get(url, Unknown("it did not answer"))
 
 
 def _bundle(run: Run, name: str, layout: str, digest: str) -> str | Unknown:

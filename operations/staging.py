@@ -13,11 +13,11 @@ from pyinfra.context import ctx_inventory
 from checks import content, pair
 from checks.content import Plan
 from checks.sourcing import Way
-from facts.reach import Reach
 from facts.values import Unknown, UnknownFact
 from node import errand
 from node.errand import Errand
 from operations.hub import CLIENT
+from operations.reach import reach
 from operations.run import Run
 from spec.cluster import Node
 
@@ -41,15 +41,8 @@ def reached(run: Run) -> Mapping[str, str | Unknown]:
     inventory = ctx_inventory.get()
     if inventory not in _reached:
         url = run.cluster.knobs.hub_endpoint
-        _reached[inventory] = {name: _reach(run, name, url) for name in run.hosts}
+        _reached[inventory] = {name: reach(run, name, url) for name in run.hosts}
     return _reached[inventory]
-
-
-def _reach(run: Run, name: str, url: str) -> str | Unknown:
-    found = run.hosts[name].get_fact(Reach, urls=[url], _sudo=False, _ignore_errors=True)
-    if isinstance(found, Unknown):
-        return found
-    return found.get(url, Unknown("it did not answer"))
 
 
 def is_serving(run: Run) -> bool:

@@ -109,12 +109,21 @@ def test_the_token_is_input_and_roots_alone(tmp_path: Path, monkeypatch: pytest.
     assert not place.exists()
 
 
+def test_a_token_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable() -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(huggingface_hub, "get_token", unreadable)
+    with pytest.raises(OperationError, match="the hub's token on this machine cannot be read; log in on this machine"):
+        list(hub.put_token(cast(Any, SimpleNamespace())))
+
+
 def test_a_token_that_no_header_can_carry_is_refused_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when a file of two lines was copied there."""
     with pytest.raises(OperationError) as refusal:
         token_command(monkeypatch, "hf_one\nhf_two")
     assert str(refusal.value) == (
-        "the token of this machine (hf auth whoami) has characters that a header cannot carry; log in again"
+        "what stands for the hub's token on this machine is none; log in on this machine: hf auth login"
     )
 
 

@@ -39,7 +39,7 @@ WEIGHTS_MOUNT_UNIT = "mnt-sparkpair-weights.mount"
 WANTED_MOUNT = CONFIG / "wanted/weights-mount.json"
 UNITS = Path("/etc/systemd/system")
 DEEP_RESULT = WEIGHTS / "deep.json"
-STAGING_LOCK = Path("/run/lock/sparkpair-staging.lock")
+STAGING_LOCK = RUN / "staging.lock"
 
 HUB_CLIENT = Path("/usr/local/lib/sparkpair-hub")
 """huggingface_hub and what it needs, for the download alone."""

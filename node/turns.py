@@ -31,7 +31,9 @@ def let_staging_pass(say: Callable[[str], None], lock: Path = paths.STAGING_LOCK
 
 @contextmanager
 def _open(lock: Path) -> Iterator[int]:
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    # Root's alone, in a directory of root's: whoever could open it could hold it, and nothing would be staged any more.
+    lock.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         yield descriptor
     finally:

@@ -347,7 +347,7 @@ OBJECTS: tuple[Object, ...] = (
         "Held while a throwaway container runs there, so that several plans need memory for one container.",
     ),
     Object(
-        str(paths.STAGING_LOCK), Sort.FILE, Where.EVERY, "root:root", "0644", "sparkpair-weights-deep", Life.BOOT,
+        str(paths.STAGING_LOCK), Sort.FILE, Where.EVERY, "root:root", "0600", "sparkpair-weights-deep", Life.BOOT,
         "Held while files are staged, so that the deep check waits meanwhile.",
     ),
     Object(

@@ -6,10 +6,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from checks import content
+from checks import content, pair
 from checks.outlook import rank_text
 from checks.verdict import Verdict, broken, holds, unknown
-from facts.values import Content, Mounted, NodeFacts, Proven, Unknown
+from facts.values import Content, Mounted, NodeFacts, Proven, Unknown, UnknownFact
 from spec import nfs
 from spec.cluster import Cluster, Node
 from spec.objects import EXPORTS_FILE, MOUNT_FILE, MOUNT_POINT, NFS_SERVER_UNIT, WANTED_MOUNT
@@ -143,7 +143,8 @@ def _is_there(seen: NodeFacts, path: str) -> bool:
 
 
 def statements(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Iterator[Verdict]:
-    """The server serves what it should, and each mount is the wanted one and answers."""
+    """The server serves what it should, and each mount is the wanted one and answers. Where no rank runs, nothing needs
+    to be mounted."""
     if cluster.nfs_server is None:
         return
     identity = weights_plan(cluster, facts).identity
@@ -152,7 +153,11 @@ def statements(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Iterator[Ver
         if export is not None:
             yield from _server(node, facts[node.name], export)
         if mount is not None:
-            yield from _client(node, facts[node.name], mount, identity)
+            if _runs(facts[cluster.head.name]):
+                yield from _mounted_well(node, facts[node.name], mount)
+            is_known = not isinstance(mounted(facts[node.name]), Unknown)
+            if is_known and not is_proven(mount, identity, facts[node.name]):
+                yield broken(node.name, f"what {mount.what} holds was not proven from here", "run deploy.py")
 
 
 def _server(node: Node, seen: NodeFacts, export: nfs.Export) -> Iterator[Verdict]:
@@ -177,7 +182,15 @@ def _server(node: Node, seen: NodeFacts, export: nfs.Export) -> Iterator[Verdict
         yield holds(node.name, f"{export.directory} is exported read-only to {clients}, and to nobody else")
 
 
-def _client(node: Node, seen: NodeFacts, mount: nfs.Mount, identity: str | None) -> Iterator[Verdict]:
+def _runs(head: NodeFacts) -> bool:
+    """Whether the pair runs, or nobody knows."""
+    try:
+        return pair.accepted(head).phase == "running"
+    except UnknownFact:
+        return True
+
+
+def _mounted_well(node: Node, seen: NodeFacts, mount: nfs.Mount) -> Iterator[Verdict]:
     now = mounted(seen)
     anew = "run deploy.py, which mounts it anew, as the next start does; a rank that runs goes on with what it has read"
     if isinstance(now, Unknown):
@@ -190,10 +203,8 @@ def _client(node: Node, seen: NodeFacts, mount: nfs.Mount, identity: str | None)
         yield broken(node.name, f"{MOUNT_POINT} is mounted from {now.what}, wanted {mount.what}", anew)
     elif now.trouble:
         yield broken(node.name, f"{MOUNT_POINT} ({now.what}): {now.trouble}", anew)
-    elif not is_proven(mount, identity, seen):
-        yield broken(node.name, f"what {mount.what} holds was not proven from here", "run deploy.py")
     else:
-        yield holds(node.name, f"{mount.what} is mounted on {MOUNT_POINT}, answers, and was proven")
+        yield holds(node.name, f"{mount.what} is mounted on {MOUNT_POINT}, and answers")
 
 
 # To be told

@@ -100,8 +100,13 @@ def place(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Place | str:
     known = {name: count for name, count in spare.items() if not isinstance(count, Unknown)}
     if not known:
         return "the memory available could not be read" if spare else "its image is on no node"
-    name = max(known, key=lambda one: known[one])
     needed = floor(cluster)
+
+    def merit(one: str) -> tuple[bool, int]:
+        # What is read over NFS is not looked into; a node that has the files itself can say more.
+        return (known[one] >= needed and not cluster.mounts_weights(cluster.node(one)), known[one])
+
+    name = max(known, key=merit)
     if known[name] < needed:
         return (
             f"{name} has {_mib(known[name])} MiB of memory available, and the question may take "

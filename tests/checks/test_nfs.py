@@ -10,7 +10,7 @@ from checks import nfs as checked
 from checks.pair import wanted_identities
 from checks.preflight import refusals
 from checks.sourcing import Way
-from facts.values import Unknown
+from facts.values import STATUS, Unknown
 from spec import nfs, objects
 from spec.cluster import Cluster
 from tests.plan import nfs_world
@@ -192,7 +192,7 @@ def test_all_is_well() -> None:
     assert [(verdict.where, verdict.statement, verdict.holds) for verdict in checked.statements(
         serving().cluster, serving().facts()
     )] == [
-        ("spark-a", f"{WHAT} is mounted on /mnt/sparkpair/weights, answers, and was proven", True),
+        ("spark-a", f"{WHAT} is mounted on /mnt/sparkpair/weights, and answers", True),
         ("spark-b", "/srv/models/tiny is exported read-only to 10.200.0.1 and 10.200.1.1, and to nobody else", True),
     ]  # fmt: skip
 
@@ -262,6 +262,15 @@ def test_what_does_not_hold(change: Change, wanted: str) -> None:
     change(world)
     failed = [v.text() for v in checked.statements(world.cluster, world.facts()) if not v.holds]
     assert failed == [wanted]
+
+
+def test_where_no_rank_runs_nothing_needs_to_be_mounted() -> None:
+    """After a reboot of a pair that was stopped on purpose."""
+    world = serving()
+    mounted(what=None)(world)
+    world.head["documents"][STATUS]["json"].update(phase="stopped", desired="stop")
+    found = checked.statements(world.cluster, world.facts())
+    assert [(verdict.where, verdict.holds) for verdict in found] == [("spark-b", True)]
 
 
 @pytest.mark.parametrize(

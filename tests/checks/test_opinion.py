@@ -232,6 +232,19 @@ def test_the_node_with_most_to_spare_is_asked() -> None:
     assert found.node == head
 
 
+def test_a_node_that_has_the_weights_itself_is_asked_where_it_can_be() -> None:
+    """What the other one reads over NFS is not looked into."""
+    world = converged(pair.cluster({**pair.UPSTREAM, "weights": "nfs"}))
+    world.head["memory"]["MemAvailable"], world.worker["memory"]["MemAvailable"] = 90 * GIB, 60 * GIB
+    where = opinion.place(world.cluster, world.facts())
+    assert isinstance(where, Place)
+    assert (where.node.name, where.has_weights) == ("spark-b", True)
+    world.worker["memory"]["MemAvailable"] = 2**20
+    where = opinion.place(world.cluster, world.facts())
+    assert isinstance(where, Place)
+    assert (where.node.name, where.has_weights) == ("spark-a", False)
+
+
 def test_below_the_floor_none_is_asked() -> None:
     world = converged(cluster())
     world.head["memory"]["MemAvailable"] = 2 * GIB

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,3 +41,12 @@ def _no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(socket.socket, "connect", guarded)
     yield
+
+
+@pytest.fixture(autouse=True)
+def _own_hub_client() -> Iterator[None]:
+    """The download sets up huggingface_hub's one client for its own process; here it shares one with other tests."""
+    yield
+    http = sys.modules.get("huggingface_hub.utils._http")
+    if http is not None and http._GLOBAL_CLIENT_FACTORY is not http.default_client_factory:
+        http.set_client_factory(http.default_client_factory)

@@ -115,8 +115,8 @@ def save(results: dict[str, Result]) -> None:
 def product_commit() -> str:
     """The newest commit that changed the rows or what they exercise; marked when there is more than is committed."""
     places = [
-        ":(glob)*.py", "requirements-hub.lock", "spec", "facts", "checks", "roles", "operations", "templates", "node", "lab",
-        "tests/lab",
+        ":(glob)*.py", "requirements-hub.lock", "spec", "facts", "checks", "roles", "operations", "templates", "node",
+        "lab", "tests/lab",
     ]  # fmt: skip
     dirty = "-dirty" if git("status", "--porcelain", "--untracked-files=no", "--", *places) else ""
     return git("log", "-1", "--format=%h", "--", *places) + dirty

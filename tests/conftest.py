@@ -46,7 +46,11 @@ def _no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture(autouse=True)
 def _own_hub_client() -> Iterator[None]:
     """The download sets up huggingface_hub's one client for its own process; here it shares one with other tests."""
+    constants = sys.modules.get("huggingface_hub.constants")
+    chunk = constants.DOWNLOAD_CHUNK_SIZE if constants else None
     yield
-    http = sys.modules.get("huggingface_hub.utils._http")
+    constants, http = (sys.modules.get(f"huggingface_hub.{name}") for name in ("constants", "utils._http"))
+    if constants is not None and chunk is not None:
+        constants.DOWNLOAD_CHUNK_SIZE = chunk
     if http is not None and http._GLOBAL_CLIENT_FACTORY is not http.default_client_factory:
         http.set_client_factory(http.default_client_factory)

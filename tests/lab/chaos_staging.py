@@ -83,7 +83,7 @@ def none_online() -> str:
     assert run.code != 0
     words = ("Preflight refused; no node was changed", "none reaches " + settings.HUB, "make bundle")
     assert all(word in run.text for word in words), run.text[-2500:]
-    assert staging.state(MIDDLE) == before
+    staging.assert_unchanged(MIDDLE, before)
     assert staging.sent(MIDDLE) == 0 and not [request for request in far.requests if request.file]
     return "refused, nothing changed"
 
@@ -380,7 +380,8 @@ def licence() -> str:
     run = staging.stage(errand)
     words = ("no node was changed", "cc-by-nc-nd-4.0", 'accepted_licences = "cc-by-nc-nd-4.0"')
     assert run.code != 0 and all(word in run.text for word in words), run.text[-2500:]
-    assert staging.state(errand) == before and staging.sent(errand) == 0
+    staging.assert_unchanged(errand, before)
+    assert staging.sent(errand) == 0
     accepted = Errand("lab/drafter", more=("accepted_licences=cc-by-nc-nd-4.0",))
     return "refused, nothing changed; accepted: " + ended(accepted, staging.stage(accepted))
 

@@ -131,12 +131,21 @@ def assert_arrived(errand: Errand, wanted: Files | None = None) -> None:
 
 
 def state(errand: Errand) -> dict[str, list[str]]:
-    """What a refusal must leave as it is: files of ours, units, and the directory, by host."""
+    """What a refusal must leave as it is, by host: the directory, what is known of weights, settings, programs, units.
+    What keeper and agent write while a pair serves is not among it."""
+    places = f"{errand.directory} /var/lib/sparkpair/weights /etc/sparkpair /usr/local/lib/sparkpair*"
     command = (
-        f"find /var/lib/sparkpair /etc/sparkpair /run/sparkpair {errand.directory} -newermt @0 "
-        "-printf '%p %s %T@\\n' 2>/dev/null | sort; systemctl list-units 'sparkpair*' --all --plain --no-legend"
+        f"find {places} -printf '%p %s %T@\\n' 2>/dev/null | sort; ls -d /run/sparkpair/errand* /run/sparkpair/hub*; "
+        "systemctl list-units 'sparkpair*' --all --plain --no-legend"
     )
     return {host.name: pair.on(host, command, check=False).splitlines() for host in HOSTS.values()}
+
+
+def assert_unchanged(errand: Errand, before: dict[str, list[str]]) -> None:
+    """The state is what it was."""
+    for name, lines in state(errand).items():
+        differs = sorted({*lines} ^ {*before[name]})
+        assert not differs, f"{name}: changed: {differs[:4]}"
 
 
 def size(errand: Errand) -> int:

@@ -20,7 +20,9 @@ from pathlib import Path
 import pyinfra_cli.main
 
 import checks.preflight  # noqa: F401
-import roles.keeper  # noqa: F401
+import roles.fabric, roles.docker, roles.engine, roles.image, roles.keeper, roles.nfs, roles.node_os  # noqa: E401
+import roles.preflight, roles.upkeep, roles.weights  # noqa: E401, F401
+import operations.outlook  # noqa: F401
 import spec.load  # noqa: F401
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -28,6 +28,8 @@ from tests.node.test_registry import CONFIG, Far, name
 from tests.unit import pair
 from tests.unit.test_lock import LOCK, WEIGHTS
 
+pytestmark = pytest.mark.slow
+
 DRAFTER = "owner/drafter"
 NC = "cc-by-nc-nd-4.0"
 

@@ -25,6 +25,8 @@ from tests import repository
 from tests.facts import registry
 from tests.unit import pair
 
+pytestmark = pytest.mark.slow
+
 FILES = {"README.md": text_file("# one"), "config.json": json_file({}), "model.safetensors": shard("a", 4096)}
 DRAFTER = {"config.json": json_file({"draft": True}), "model.safetensors": shard("b", 2048)}
 

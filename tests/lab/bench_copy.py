@@ -374,8 +374,8 @@ def programs(rows: Sequence[errand.FileRow]) -> Iterator[None]:
             raise LabError(pair.on(HEAD, f"journalctl -u {SERVE_UNIT} -n 20 --no-pager"))
         yield
     finally:
-        pair.on(HEAD, f"systemctl stop {SERVE_UNIT}", check=False)
         for host in HOSTS.values():
+            pair.on(host, f"systemctl stop {COPY_UNIT} {SERVE_UNIT}", check=False)
             pair.on(host, f"systemctl reset-failed {COPY_UNIT} {SERVE_UNIT}", check=False)
             shutil.rmtree(on_disk(host, PLACE), ignore_errors=True)
         empty()

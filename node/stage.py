@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import functools
 import json
 import os
 import pwd
@@ -254,9 +255,9 @@ def main(argv: list[str]) -> int:
             raise StageError(f"there is no user {wanted.owner} here") from None
         with turns.staging():
             stage = Stage(wanted, (account.pw_uid, account.pw_gid), token, say)
-            signal.signal(
-                signal.SIGTERM, lambda number, frame: stage.board.fail("stopped. What is here stays; a deploy goes on")
-            )
+            end = functools.partial(stage.board.fail, "stopped. What is here stays; a deploy goes on")
+            # In a thread of its own: this one may hold the event's lock, which is not its own a second time.
+            signal.signal(signal.SIGTERM, lambda number, frame: threading.Thread(target=end).start())
             return 0 if stage.run() else 1
     except (StageError, wire.WireError, OSError) as error:
         print(error, file=sys.stderr, flush=True)

@@ -36,6 +36,7 @@ def check(run: Run) -> None:
             f"Deep check refused; no byte was read.\n  {', '.join(lacking)}: no {UNIT} is there\n    Fix: run deploy.py"
         )
     hosts = [run.hosts[node.name] for node in run.cluster.nodes]
+    before = {node.name: run.seen(node).deep for node in run.cluster.nodes}
     for host in hosts:
         ok, output = host.run_shell_command(StringCommand(START), _sudo=True)
         if not ok:
@@ -47,3 +48,9 @@ def check(run: Run) -> None:
     )
     for host in hosts:
         forget(host)
+    silent = [name for name, former in before.items() if run.seen(run.cluster.node(name)).deep in (None, former)]
+    if silent:
+        raise DeployError(
+            f"Deep check failed; nothing is known of the bytes.\n  {', '.join(silent)}: it ended without a result\n"
+            f"    Fix: see journalctl -u {UNIT} there, then run again"
+        )

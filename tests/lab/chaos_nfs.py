@@ -164,7 +164,9 @@ def stale_handle() -> str:
     assert pair.on(HEAD, f"ls {MOUNT}/config.json")
     make_stale()
     plan = pair.dry(*use(*NFS)).plan
-    assert {"Weights | Record the manifest of the weights", "NFS | Mount the weights anew"} <= set(plan), plan
+    # The copy may have got the inodes of the one before the last: then it is, by all metadata, the one that was hashed.
+    again, anew = "Weights | Record the manifest of the weights", "NFS | Mount the weights anew"
+    assert anew in plan and set(plan) <= {again, anew, "NFS | Prove the weights over NFS"}, plan
     starts, containers = pair.status()["counters"]["starts"], pair.containers()
     reach(*NFS)
     assert pair.status()["counters"]["starts"] == starts and pair.containers() == containers

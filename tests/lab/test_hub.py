@@ -39,6 +39,8 @@ from lab.repositories import (
 )
 from node import content
 
+pytestmark = pytest.mark.slow
+
 SHARD = "model-00001-of-00002.safetensors"
 SECOND = "model-00002-of-00002.safetensors"
 NAME = "org/model"

@@ -97,7 +97,8 @@ def test_begins_again_where_a_server_does_not_resume(far: Far) -> None:
     writer.write(b"new bytes")
     assert writer.close() == hashlib.sha256(b"new bytes").hexdigest()
     assert far.part.read_bytes() == b"new bytes"
-    assert far.said == [{"at": 0}, {"at": 9}]
+    # Beside that it may say that it reads what is there, which on a busy machine takes a moment.
+    assert [said for said in far.said if "at" in said] == [{"at": 0}, {"at": 9}]
 
 
 def test_a_part_that_is_whole_is_only_read(far: Far) -> None:

@@ -20,6 +20,8 @@ from tests.plan.conftest import cluster_of
 from tests.plan.test_operations import A, B, Bench, _contexts  # noqa: F401  (a fixture that is used by being here)
 from tests.plan.world import World
 
+pytestmark = pytest.mark.slow
+
 ROWS = (nfs.export_weights, nfs.install_mount, nfs.prove_mount, nfs.mount_anew, nfs.remove_mount, nfs.remove_export)
 NOTHING: dict[str, list[str]] = {A: [], B: []}
 

@@ -49,6 +49,8 @@ WEIGHTS_PORT = 8730
 """Where a node serves its weights to its peers, on the rails, while a copy runs."""
 REGISTRY_PORT = 8731
 """Where a node serves an image to its own Docker, and on the rails to its peers', while it is pulled."""
+LOOPBACK = "127.0.0.1"
+"""Where a node's own Docker asks it: all of 127.0.0.0/8 may be plain HTTP to Docker."""
 REGISTRY_STORE = STATE / "registry"
 
 PEER_USER = "sparkpair"

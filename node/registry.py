@@ -25,6 +25,7 @@ from node import oci
 from node.blobs import Store
 from node.journal import log
 from node.layout import Layout
+from node.paths import LOOPBACK
 from node.peer import IP_FREEBIND, first_byte
 from node.relay import PATIENCE_SECONDS, Relay, Source, Way
 
@@ -33,7 +34,6 @@ PEER_TIMEOUT_SECONDS = 10.0
 """Without a byte on one rail, until the next one is tried; the peer itself may be waiting for the internet."""
 CONNECTIONS = 64
 """Each takes a thread and two pieces of a blob, so that all of them stay below 256 MiB."""
-LOOPBACK = "127.0.0.1"
 ASKED = re.compile(r"/v2/(?P<repository>[a-z0-9._/-]+)/(?P<kind>manifests|blobs)/(?P<digest>sha256:[0-9a-f]{64})")
 
 

@@ -12,8 +12,7 @@ from checks.image import Plan, Step, short
 from checks.verdict import failures
 from facts.values import Image, item, known
 from node import oci
-from node.paths import PROGRAM, REGISTRY_PORT
-from node.registry import LOOPBACK
+from node.paths import LOOPBACK, PROGRAM, REGISTRY_PORT
 from operations.core import Commands, fail, is_executing, node_operation, noop
 from operations.image import plan
 from operations.run import Run

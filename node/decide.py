@@ -50,6 +50,17 @@ class Rules:
     restart_window_seconds: float
     stable_seconds: float = 600.0
     """A run this long clears the failures before it."""
+    load_stall_seconds: float = 0.0
+    """A start in which for this long no rank showed work has hung; 0: only ready_timeout_seconds counts."""
+    start_attempts: int = 2
+    """Failed starts of a generation that never passed its gates, before the last good one is returned to."""
+    memory_wait_seconds: float = 120.0
+    memory_tolerance_bytes: int = 6 * 2**30
+    """A start is due only when a node has as much memory available as before the last good start, less this."""
+    memory_restart_bytes: int = 0
+    """An idle pair with a node below this is restarted within the quiet minutes; 0: never."""
+    quiet_minutes: tuple[int, int] | None = None
+    """Begin and end, in minutes of the day."""
     silent_api_seconds: float = 60.0
     """No HTTP answer for this long, with no progress either, is a failure."""
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from node import wire
+from node import gates, wire
 from node.decide import Rules
 from node.probe import Api, CanarySettings
+
+MIB, GIB = 2**20, 2**30
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,28 @@ class NodeEntry:
 
 
 @dataclass(frozen=True)
+class MemorySettings:
+    """How a node's memory is guarded. Bytes; 0 turns a threshold off."""
+
+    warning_bytes: int
+    emergency_bytes: int
+    drop_page_cache: bool
+
+
+@dataclass(frozen=True)
+class UpdateSettings:
+    """Whether and where newer releases are looked for."""
+
+    check: bool
+    url: str
+    """Of Sparkpair's own newest release; "" where there is none."""
+    stack_url: str
+    """Of the newest release of the stack's image; "" where its project publishes none."""
+    stack_release: str
+    """The release that the launch's image is; "" where it is not known."""
+
+
+@dataclass(frozen=True)
 class Service:
     """Supervision settings of the pair."""
 
@@ -40,6 +64,9 @@ class Service:
     lease_seconds: float
     stop_grace_seconds: float
     generations_kept: int
+    gates: gates.Gates
+    memory: MemorySettings
+    update: UpdateSettings
     text: str
     """As loaded; a generation keeps the one that it was accepted with."""
     digest: str
@@ -98,12 +125,41 @@ def parse(text: str) -> Service:
             backoff_max_seconds=float(data["backoff_max_seconds"]),
             restart_budget=int(data["restart_budget"]),
             restart_window_seconds=float(data["restart_window_seconds"]),
+            # What follows is not in the texts of earlier releases, with which kept generations were accepted.
+            load_stall_seconds=float(data.get("load_stall_seconds", 0)),
+            start_attempts=int(data.get("start_attempts", 2)),
+            memory_wait_seconds=float(data.get("memory_wait_seconds", 120)),
+            memory_tolerance_bytes=int(data.get("memory_tolerance_gib", 6)) * GIB,
+            memory_restart_bytes=int(data.get("memory_restart_mib", 0)) * MIB,
+            quiet_minutes=quiet_minutes(str(data.get("quiet_hours", ""))),
         ),
         ports=tuple(int(port) for port in data["ports"]),
         watch_interval_seconds=float(data["watch_interval_seconds"]),
         lease_seconds=float(data["lease_seconds"]),
         stop_grace_seconds=float(data["stop_grace_seconds"]),
         generations_kept=int(data["generations_kept"]),
+        gates=gates.parse(data),
+        memory=MemorySettings(
+            warning_bytes=int(data.get("memory_warning_mib", 0)) * MIB,
+            emergency_bytes=int(data.get("memory_emergency_mib", 0)) * MIB,
+            drop_page_cache=bool(data.get("drop_page_cache", False)),
+        ),
+        update=UpdateSettings(
+            check=bool(data.get("update_check", False)),
+            url=str(data.get("update_url", "")),
+            stack_url=str(data.get("update", {}).get("stack_url", "")),
+            stack_release=str(data.get("update", {}).get("stack_release", "")),
+        ),
         text=text,
         digest=hashlib.sha256(text.encode()).hexdigest(),
     )
+
+
+def quiet_minutes(hours: str) -> tuple[int, int] | None:
+    """HH:MM-HH:MM as minutes of the day, begin and end; None for "". Raises ValueError."""
+    if not hours:
+        return None
+    begin, end = (
+        int(hour) * 60 + int(minute) for hour, _, minute in (part.partition(":") for part in hours.split("-"))
+    )
+    return begin, end

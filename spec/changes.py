@@ -98,7 +98,7 @@ _CANARY = {
     "timeout_seconds": "canary_timeout_seconds",
 }
 # Follow from the launch, whose own rows say it.
-_OF_THE_LAUNCH = ("generated", "ports", "api")
+_OF_THE_LAUNCH = ("generated", "ports", "api", "update")
 
 
 def read_service(text: str) -> dict[str, object]:

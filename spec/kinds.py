@@ -426,3 +426,56 @@ class Licences(Kind):
     @property
     def allowed(self) -> str:
         return "licences, with commas between them"
+
+
+@dataclass(frozen=True)
+class Hours(Kind):
+    """A span of the day, over midnight too."""
+
+    def parse(self, value: object) -> str:
+        wanted = "hours of the day such as 03:00-05:00"
+        text = _text(value, wanted)
+        found = re.fullmatch(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])", text)
+        if not found or found.group(1, 2) == found.group(3, 4):
+            raise Refused(f"must be {wanted}")
+        return text
+
+    @property
+    def allowed(self) -> str:
+        return "HH:MM-HH:MM"
+
+
+@dataclass(frozen=True)
+class Prefix(Kind):
+    """The first digits of an engine hash."""
+
+    def parse(self, value: object) -> str:
+        wanted = "8 to 64 hex digits, the first of an engine hash"
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**18:
+            value = str(value)  # digits alone, from --data
+        text = _text(value, wanted)
+        if not re.fullmatch(r"[0-9a-f]{8,64}", text):
+            raise Refused(f"must be {wanted}")
+        return text
+
+    @property
+    def allowed(self) -> str:
+        return "8 to 64 hex digits"
+
+
+@dataclass(frozen=True)
+class Several(Kind):
+    """Any of some words."""
+
+    words: tuple[str, ...]
+
+    def parse(self, value: object) -> str:
+        wanted = f"any of {', '.join(self.words)}, with commas between them"
+        names = [name.strip() for name in _text(value, wanted).split(",")]
+        if not set(names) <= set(self.words):
+            raise Refused(f"must be {wanted}")
+        return ",".join(dict.fromkeys(names))
+
+    @property
+    def allowed(self) -> str:
+        return f"any of {', '.join(self.words)}"

@@ -24,6 +24,7 @@ from spec.kinds import (
     ControlPath,
     Empty,
     Endpoint,
+    Hours,
     Image,
     Kind,
     Licences,
@@ -32,9 +33,11 @@ from spec.kinds import (
     Number,
     OneOf,
     Pairs,
+    Prefix,
     Refused,
     Repository,
     Revision,
+    Several,
     Size,
     Switch,
     Whole,
@@ -594,7 +597,47 @@ class Knobs(BaseModel):
     """Most MiB per second that a node downloads and copies while the pair serves; 0 is no cap, and so is a pair that
     does not serve. The engine's own traffic shares the rails and the memory's bandwidth."""
 
+    # Operations
+
+    update_check: Annotated[bool, Switch(), Becomes("the keeper"), Cost.SERVICE] = True
+    """Whether the keeper looks once a day, at a start, whether there is a newer release of the stack's image or of
+    Sparkpair. It reads one line each, sends nothing, waits 3 seconds at most and is never in the way."""
+
+    update_url: Annotated[str | Empty, Endpoint(), Becomes("the keeper"), Cost.SERVICE] = ""
+    """Where the newest release of Sparkpair stands as one line. Empty: it is not asked for."""
+
+    retry_rejected: Annotated[str | Empty, Prefix(), Becomes("a deploy"), Cost.NOTHING] = ""
+    """The first digits, 8 or more, of a launch that the keeper has rejected and shall try once more:
+    `--data retry_rejected=...`, as the refusal says."""
+
+    remove_also: Annotated[str | Empty, Several(("weights", "image", "cache")), Becomes("remove.py"), Cost.NOTHING] = ""
+    """What remove.py takes besides our own: weights (and drafter), image, cache, with commas between them."""
+
     # Memory
+
+    memory_warning_mib: Annotated[int, Whole(0, 131072), Becomes("the keeper"), Cost.SERVICE] = 1024
+    """Available MiB on a node below which the keeper warns; 0 never does. The reference kit's head serves with about 1
+    to 3 GB to spare."""
+
+    memory_emergency_mib: Annotated[int, Whole(0, 131072), Becomes("the rank agent"), Cost.SERVICE] = 512
+    """Available MiB on a node below which, for three seconds on end, the agent ends its rank rather than let the node
+    wedge; 0 never does. Unified memory does not fail, it takes ssh and the console with it (field reports: MEM-07)."""
+
+    memory_restart_mib: Annotated[int, Whole(0, 131072), Becomes("the keeper"), Cost.SERVICE] = 0
+    """Available MiB on a node below which an idle pair is restarted within quiet_hours; 0 never does. Floors were seen
+    to sink by 1.5 to 2 GiB a day (field reports: BEN-01)."""
+
+    quiet_hours: Annotated[str | Empty, Hours(), Becomes("the keeper"), Cost.SERVICE] = ""
+    """When a restart that memory_restart_mib asks for may happen, by the head's clock, such as 03:00-05:00. Empty:
+    never."""
+
+    drop_page_cache: Annotated[bool, Switch(), Becomes("the rank agent"), Cost.SERVICE] = True
+    """Whether the page cache is dropped on a node before its rank starts. The engine takes what is cached for used
+    (field reports: MEM-01, MEM-02)."""
+
+    protect_login: Annotated[bool, Switch(), Becomes("units of systemd"), Cost.NOTHING] = True
+    """Whether the way in (sshd, login sessions, our own programs) keeps memory of its own and is spared when the kernel
+    ends processes for want of it, and the engine is ended first (field reports: MEM-10)."""
 
     memory_used_max_gib: Annotated[
         int | None, Whole(0, 128), Becomes("preflight"), Cost.NOTHING, Kit("MEM_USED_MAX_GB")
@@ -615,15 +658,15 @@ class Knobs(BaseModel):
 
     # Proof that it answers
 
-    smoke_prompt: Annotated[str, Words(), Becomes("verify.py"), Cost.NOTHING] = (
+    smoke_prompt: Annotated[str, Words(), Becomes("verify.py, and a gate"), Cost.SERVICE] = (
         "What is 17*23? Answer with the number only."
     )
-    """What verify.py asks the model; the reference kit v2.3-tier1 asks the same sum."""
+    """What verify.py and the gate after each start ask the model; the reference kit v2.3-tier1 asks the same sum."""
 
-    smoke_expected: Annotated[str | Empty | None, Words(), Becomes("verify.py"), Cost.NOTHING] = None
+    smoke_expected: Annotated[str | Empty | None, Words(), Becomes("verify.py, and a gate"), Cost.SERVICE] = None
     """What the answer to smoke_prompt must contain. Empty: any text that is not blank."""
 
-    smoke_max_tokens: Annotated[int, Whole(1, 32768), Becomes("verify.py"), Cost.NOTHING] = 200
+    smoke_max_tokens: Annotated[int, Whole(1, 32768), Becomes("verify.py, and a gate"), Cost.SERVICE] = 200
     """Longest answer to smoke_prompt (reference kit v2.3-tier1: 200 tokens)."""
 
     canary_prompt: Annotated[str, Words(), Becomes("the keeper"), Cost.SERVICE] = (
@@ -643,6 +686,41 @@ class Knobs(BaseModel):
 
     canary_interval_seconds: Annotated[int, Whole(1, 86400), Becomes("the keeper"), Cost.SERVICE] = 60
     """How long an idle pair is left alone between two canaries."""
+
+    # Gates: what a launch must do after its start, before it counts as good. 0 leaves a gate out.
+
+    gate_warm_up_seconds: Annotated[int, Whole(0, 7200), Becomes("a gate"), Cost.SERVICE] = 1800
+    """Deadline of the warm-up: the shapes that the reference kit v2.3-tier1 sends after a start, so that no user pays
+    for compiling them (one greedy answer, one that reasons, four at once, a prompt of about 8k tokens). The kit waits
+    as long; about 20 seconds are usual."""
+
+    gate_smoke_seconds: Annotated[int, Whole(0, 3600), Becomes("a gate"), Cost.SERVICE] = 90
+    """Deadline of smoke_prompt, whose answer must hold smoke_expected (reference kit v2.3-tier1: 90 seconds)."""
+
+    gate_tool_call_seconds: Annotated[int, Whole(0, 3600), Becomes("a gate"), Cost.SERVICE] = 180
+    """Deadline of two tool calls, without and with reasoning, where there is a tool_call_parser: a wrong parser
+    extracts no call and says nothing (field reports: ENG-11, ENG-13)."""
+
+    gate_reasoning_seconds: Annotated[int, Whole(0, 3600), Becomes("a gate"), Cost.SERVICE] = 180
+    """Deadline of two answers, where there is a reasoning_parser: reasoning arrives in its own field, and not at all
+    when it is switched off (field reports: ENG-12)."""
+
+    gate_image_seconds: Annotated[int | None, Whole(0, 3600), Becomes("a gate"), Cost.SERVICE] = None
+    """Deadline of a request with a small image; on where the stack's model sees."""
+
+    gate_needle_seconds: Annotated[int, Whole(0, 7200), Becomes("a gate"), Cost.SERVICE] = 600
+    """Deadline of a long prompt with one planted fact that is asked for."""
+
+    gate_needle_tokens: Annotated[int, Whole(256, 1000000), Becomes("a gate"), Cost.SERVICE] = 16000
+    """About how long that prompt is, in tokens; never more than half of max_model_len. 133,000 tokens take about 90
+    seconds to read (reference kit v2.3-tier1)."""
+
+    gate_needle_expected: Annotated[str | Empty | None, Words(), Becomes("a gate"), Cost.SERVICE] = None
+    """What its answer must contain instead of the planted fact. Empty: any text that is not blank."""
+
+    gate_reuse_seconds: Annotated[int, Whole(0, 3600), Becomes("a gate"), Cost.SERVICE] = 300
+    """Deadline of a conversation's second turn, of which the engine must have kept the first (its prefix cache hits
+    move); passed over where its metrics have none."""
 
     # The keeper
 
@@ -676,6 +754,23 @@ class Knobs(BaseModel):
 
     restart_window_seconds: Annotated[int, Whole(60, 604800), Becomes("the keeper"), Cost.SERVICE] = 3600
     """The time over which restart_budget is counted."""
+
+    load_stall_seconds: Annotated[int, Whole(0, 86400), Becomes("the keeper"), Cost.SERVICE] = 1800
+    """A start in which for this long no rank wrote a log line, read or wrote a file or computed on more than one
+    core and a half has hung; 0 waits for ready_timeout_seconds alone. Compiling took 36 minutes for some, with all of
+    these signs of life; a start that hangs spins on one core (field reports: ENG-01, ENG-02)."""
+
+    start_attempts: Annotated[int, Whole(1, 100), Becomes("the keeper"), Cost.SERVICE] = 2
+    """Failed starts of a new launch after which the keeper goes back to the last good one. A start that fails for what
+    is certain to fail again, or that hung, is not tried twice; a node or a rail that was lost does not count."""
+
+    memory_wait_seconds: Annotated[int, Whole(0, 3600), Becomes("the keeper"), Cost.SERVICE] = 120
+    """How long a restart waits for a node's memory to come back after its rank has ended, before the pair rests (the
+    reference kit v2.3-tier1 waits as long)."""
+
+    memory_tolerance_gib: Annotated[int, Whole(1, 128), Becomes("the keeper"), Cost.SERVICE] = 6
+    """GiB by which a node's available memory may be below what it was before the last good start. A driver that kept
+    33 GB after a crash was seen, which only a reboot gave back (field reports: MEM-09)."""
 
     generations_kept: Annotated[int, Whole(2, 100), Becomes("the keeper"), Cost.SERVICE] = 5
     """Launches remembered on the head, the running one and the last good one included."""
@@ -774,7 +869,9 @@ SECTIONS: dict[str, str] = {
     "use_b12x_fp8_gemm": "Variables of the engine",
     "rail_mtu": "The rails",
     "lock_file": "Staging",
-    "memory_used_max_gib": "Memory",
+    "update_check": "Operations",
+    "memory_warning_mib": "Memory",
     "smoke_prompt": "Proof that it answers",
+    "gate_warm_up_seconds": "Gates",
     "watch_interval_seconds": "The keeper",
 }

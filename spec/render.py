@@ -40,6 +40,33 @@ ADDED: tuple[tuple[str, ...], ...] = (("--cgroup-parent", CGROUP_PARENT),)
 ADDED_LABELS = (wire.LABEL_ENGINE, wire.LABEL_RANK, wire.LABEL_EPOCH)
 """Labels that the rank agent puts on a container: they testify what runs."""
 
+SERVICE_KNOBS = (
+    "smoke_prompt",
+    "smoke_expected",
+    "smoke_max_tokens",
+    "gate_warm_up_seconds",
+    "gate_smoke_seconds",
+    "gate_tool_call_seconds",
+    "gate_reasoning_seconds",
+    "gate_image_seconds",
+    "gate_needle_seconds",
+    "gate_needle_tokens",
+    "gate_needle_expected",
+    "gate_reuse_seconds",
+    "load_stall_seconds",
+    "start_attempts",
+    "memory_wait_seconds",
+    "memory_tolerance_gib",
+    "memory_warning_mib",
+    "memory_emergency_mib",
+    "memory_restart_mib",
+    "quiet_hours",
+    "drop_page_cache",
+    "update_check",
+    "update_url",
+)
+"""Settings that the keeper's file holds under their own names."""
+
 UNITS = (AGENT_UNIT, KEEPER_UNIT)
 UPKEEP_UNITS = (DEEP_UNIT, DEEP_TIMER)
 DAYS_APART = 7
@@ -101,6 +128,9 @@ def service_text(cluster: Cluster) -> str:
                 "metrics_path": cluster.stack.metrics_path,
                 "address": str(api_address(knobs)),
                 **({"key_file": API_KEY_FILE} if knobs.require_api_key else {}),
+                "max_model_len": knobs.max_model_len if isinstance(knobs.max_model_len, int) else None,
+                "tools": bool(knobs.tool_call_parser),
+                "reasoning": bool(knobs.reasoning_parser),
             },
             "canary": {
                 "prompt": knobs.canary_prompt,
@@ -108,6 +138,7 @@ def service_text(cluster: Cluster) -> str:
                 "max_tokens": knobs.canary_max_tokens,
                 "timeout_seconds": knobs.canary_timeout_seconds,
             },
+            "update": {"stack_url": cluster.stack.release_url, "stack_release": _release(cluster)},
             "watch_interval_seconds": knobs.watch_interval_seconds,
             "lease_seconds": knobs.lease_seconds,
             "ready_timeout_seconds": knobs.ready_timeout_seconds,
@@ -119,10 +150,16 @@ def service_text(cluster: Cluster) -> str:
             "restart_budget": knobs.restart_budget,
             "restart_window_seconds": knobs.restart_window_seconds,
             "generations_kept": knobs.generations_kept,
+            **{name: getattr(knobs, name) for name in SERVICE_KNOBS},
             "ports": list(cluster.ports),
             "start_order": list(cluster.start_order),
         }
     )
+
+
+def _release(cluster: Cluster) -> str:
+    """The release that the wanted image is, by its digest; "" where the stack's project published none such."""
+    return cluster.stack.releases.get(str(cluster.knobs.image).rpartition("@")[2], "")
 
 
 def netplan_text(cluster: Cluster, node: Node) -> str:

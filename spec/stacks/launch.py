@@ -77,6 +77,8 @@ class Stack:
     defaults: Mapping[str, object]
     releases: Mapping[str, str]
     """Which release an image is, by its digest."""
+    release_url: str
+    """Where the stack's project states its newest release as one line; empty where it does not."""
     revisions: Mapping[str, str]
     """The commit of a repository that was proven, by the repository."""
     quantized_drafters: Mapping[str, bool]

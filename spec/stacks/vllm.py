@@ -18,6 +18,8 @@ DEFAULTS: dict[str, object] = {
     # Nothing is assumed of the model, so any text will do for an answer.
     "smoke_expected": "",
     "canary_expected": "",
+    "gate_needle_expected": "",
+    "gate_image_seconds": 0,
 }
 
 DRAFTER = "/drafter"
@@ -83,6 +85,7 @@ STACK = Stack(
     image=None,
     defaults=DEFAULTS,
     releases={},
+    release_url="",
     revisions={},
     quantized_drafters={},
     overlays=(),

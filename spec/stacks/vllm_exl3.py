@@ -48,6 +48,7 @@ DEFAULTS: dict[str, object] = {
     "memory_used_max_gib": 6,
     "smoke_expected": "391",
     "canary_expected": "391",
+    "gate_image_seconds": 180,
 }
 
 # dflash: trained on blocks of 8, one token given. mtp: 5 regresses. Both from the reference kit v2.3-tier1.
@@ -129,6 +130,7 @@ STACK = Stack(
     image_checks=image_checks.EXL3,
     image_tests=image_checks.EXL3_TESTS,
     releases={str(DEFAULTS["image"]).partition("@")[2]: "v2.3"},
+    release_url="https://raw.githubusercontent.com/Entrpi/glm-5.3-flash-exl3-2x-spark/main/LATEST",
     launch=launch,
     served_name=lambda knobs, seat: str(knobs.served_model_name),
     speculative_tokens=SPECULATIVE_TOKENS,

@@ -19,6 +19,7 @@ from spec.kinds import (
     Commit,
     ControlPath,
     Endpoint,
+    Hours,
     Image,
     Kind,
     Licences,
@@ -27,8 +28,10 @@ from spec.kinds import (
     Number,
     OneOf,
     Pairs,
+    Prefix,
     Repository,
     Revision,
+    Several,
     Size,
     Switch,
     Whole,
@@ -91,6 +94,12 @@ def values(kind: Kind) -> st.SearchStrategy[Any]:
             return WORD | st.just("/srv/locks/pair.lock")
         case Licences():
             return st.sampled_from(["cc-by-nc-nd-4.0", "mit,other"])
+        case Hours():
+            return st.sampled_from(["03:00-05:00", "23:30-00:15"])
+        case Prefix():
+            return st.text("0123456789abcdef", min_size=8, max_size=64)
+        case Several(words):
+            return st.lists(st.sampled_from(words), min_size=1, unique=True).map(",".join)
     raise AssertionError(f"no values for {kind}")
 
 

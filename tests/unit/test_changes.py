@@ -35,6 +35,7 @@ from spec.changes import (
 from spec.cluster import Cluster
 from spec.kinds import Switch
 from spec.knobs import KNOBS, Cost
+from spec.objects import MOUNT_POINT
 from spec.resolve import expand
 from spec.stacks import STACKS
 from tests.render.test_properties import loaded, stated, states
@@ -85,7 +86,9 @@ def test_every_stated_knob_is_read_back(everywhere: dict[str, Any], more: int) -
                 continue
             value, knob = everywhere[name], KNOBS[name]
             found = reading.get(name)
-            if name in PATHS:
+            if name == "weights_path" and cluster.mounts_weights(node):
+                assert found == MOUNT_POINT
+            elif name in PATHS:
                 assert found == expand(str(value), node.home), name
             elif name == "require_api_key":
                 assert found == (value if node.is_head else None) or not value

@@ -15,6 +15,7 @@ from spec.kinds import (
     Commit,
     ControlPath,
     Endpoint,
+    Hours,
     Image,
     Licences,
     Name,
@@ -22,8 +23,10 @@ from spec.kinds import (
     Number,
     OneOf,
     Pairs,
+    Prefix,
     Repository,
     Revision,
+    Several,
     Size,
     Switch,
     Whole,
@@ -40,7 +43,7 @@ TYPES: dict[type, set[object]] = {
     WholeOr: {int, str},
     Pairs: {tuple[str, ...]},
     **{kind: {str} for kind in (Name, OneOf, Words, NodePath, Image, Size, Address, Repository, Commit)},
-    **{kind: {str} for kind in (Revision, Endpoint, ControlPath, Licences)},
+    **{kind: {str} for kind in (Revision, Endpoint, ControlPath, Licences, Hours, Prefix, Several)},
 }
 EVERY = pytest.mark.parametrize("knob", KNOBS.values(), ids=list(KNOBS))
 

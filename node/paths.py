@@ -22,6 +22,10 @@ AGENT_SOCKET = RUN / "agent.sock"
 AGENT_LEASE = RUN / "lease.json"
 KEEPER_SOCKET = RUN / "keeper.sock"
 STATUS = RUN / "status.json"
+RANK_STATE = RUN / "rank.json"
+"""The rank agent's word on the rank that it started last, written before the container is: {"engine": hash, "since":
+RFC 3339 time}. The recorder begins a new floor with each."""
+MEMORY = RUN / "memory.json"
 
 AGENT_STATE = STATE / "agent.json"
 KEEPER_STATE = STATE / "keeper/state.json"
@@ -32,6 +36,7 @@ HISTORY = STATE / "history.jsonl"
 LOGS = STATE / "logs"
 ADMITTED = STATE / "admitted"
 WEIGHTS = STATE / "weights"
+MEMORY_RECORD = STATE / "memory"
 
 WEIGHTS_MOUNT = Path("/mnt/sparkpair/weights")
 WEIGHTS_MOUNT_UNIT = "mnt-sparkpair-weights.mount"

@@ -335,6 +335,14 @@ OBJECTS: tuple[Object, ...] = (
         "What `sparkpair status` shows; no secrets in it.",
     ),
     Object(
+        str(paths.RANK_STATE), Sort.FILE, Where.EVERY, "root:root", "0644", "rank agent", Life.BOOT,
+        "Which launch the agent started last and when; the recorder begins a new floor of memory with each.",
+    ),
+    Object(
+        str(paths.MEMORY), Sort.FILE, Where.EVERY, "root:root", "0644", "sparkpair-recorder", Life.BOOT,
+        "The node's memory a second ago, and the least that was available since the running rank was started.",
+    ),
+    Object(
         f"{RUN}/errand-*.json", Sort.FILE, Where.EVERY, "root:root", "0600", "roles/weights", Life.BOOT,
         "What the staging unit is to bring, and from where.",
     ),
@@ -400,6 +408,15 @@ OBJECTS: tuple[Object, ...] = (
     Object(
         DEEP_RESULT, Sort.FILE, Where.EVERY, "root:root", "0644", "sparkpair-weights-deep", Life.PROGRAM,
         "When the last deep check was, and what it found.",
+    ),
+    Object(
+        str(paths.MEMORY_RECORD), Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "sparkpair-recorder", Life.PROGRAM,
+        "The record of the node's memory.",
+    ),
+    Object(
+        f"{paths.MEMORY_RECORD}/*.csv", Sort.FILE, Where.EVERY, "root:root", "0644", "sparkpair-recorder",
+        Life.PROGRAM,
+        "A line for each ten seconds of the last days: the least available, the most swap and pressure; 4 MiB at most.",
     ),
     Object(
         f"{VAR}/keeper", Sort.DIRECTORY, Where.HEAD, "root:root", "0755", "keeper", Life.PROGRAM,

@@ -21,7 +21,7 @@ GIB = 2**30
 CACHE_WORTH_DROPPING = 4 * GIB
 """Of page cache: from here on another kit for the pair drops it before a start (TensorFold, START_DROP_CACHES)."""
 PAGE_CACHE = "1"
-"""What is written to drop the page cache alone: directory entries and inodes (2, 3) are small, and dear to read anew."""
+"""Drops the page cache alone. Directory entries and inodes (2, 3) are small, and dear to read anew."""
 FIRST_TO_GO = 500
 """oom_score_adj of the engine: counts as if it held half of the node's memory on top of what it holds."""
 EMERGENCY_SAMPLES = 3

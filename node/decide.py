@@ -101,6 +101,17 @@ class Canary:
 
 
 @dataclass(frozen=True)
+class Gating:
+    """The gates after a start: pending, passed, failed with its reason, or busy: no answer within a deadline while
+    others' requests went on, which is no fault."""
+
+    state: str
+    reason: str = ""
+    answered: bool = True
+    """An answer came, right or wrong; False: none within the deadline."""
+
+
+@dataclass(frozen=True)
 class View:
     """One look at the pair."""
 

@@ -1,23 +1,31 @@
-"""What the engine says of itself over HTTP: health, counters that move, and one canary completion at a time."""
+"""What the engine says of itself over HTTP: health, counters that move, one canary completion at a time, and the gates
+after a start."""
 
 from __future__ import annotations
 
 import asyncio
 import http.client
+import itertools
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from node import secret
-from node.decide import Canary
+from node import gates, secret
+from node.decide import Canary, Gating
+from node.door import Api, Door, Request, locked_out
 from node.journal import log
 from node.threads import in_thread
 
 HTTP_SECONDS = 5.0
 STALE_SECONDS = 15.0
 """An answer older than this says nothing about now."""
+COMPLETIONS = "/v1/chat/completions"
+CANARY_MARK, GATE_MARK = "sparkpair-canary", "sparkpair-gate-"
+"""Requests of ours carry these as user and X-Request-Id, so that whoever counts can leave them out."""
+TICK_SECONDS = 1.0
+"""Between two looks for others' requests while a gate waits."""
 SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{[^}]*\})? ([-+0-9.eE]+|NaN|[-+]?Inf)", re.MULTILINE)
 PROGRESS = (
     "vllm:prompt_tokens_total",
@@ -26,20 +34,8 @@ PROGRESS = (
     "vllm:request_success_total",
 )
 """KV use moves during a long prefill, when no token counter does."""
+ASKED = ("requests", "prompt_tokens", "completion_tokens")
 BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
-
-
-@dataclass(frozen=True)
-class Api:
-    """Where the engine answers, on the head itself."""
-
-    port: int
-    model: str
-    ready_path: str = "/health"
-    metrics_path: str = "/metrics"
-    host: str = "127.0.0.1"
-    key_file: str = ""
-    """Where the key is that the engine asks for; "" where it asks for none."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +68,20 @@ class EngineProbe:
         self._api = api
         self._settings = canary
         self._clock = clock
+        self._door = Door()
         self._asking: asyncio.Task[None] | None = None
         self._canary: asyncio.Task[None] | None = None
+        self._gating: asyncio.Task[None] | None = None
         self._at = float("-inf")
         self._healthy: bool | None = None
         self._metrics: dict[str, float] | None = None
-        self._proven = ""
+        self._marked = itertools.count(1)
         self.canary: Canary | None = None
+        self.gates: Gating | None = None
+        self.gate_results: list[dict[str, Any]] = []
+        """Of the gates asked so far: gate, outcome (passed, failed, busy, skipped), seconds, detail."""
+        self.asked = dict.fromkeys(ASKED, 0)
+        """Our own completions since the engine started."""
 
     def use(self, api: Api, canary: CanarySettings) -> None:
         """Speak to another engine from now on, or ask it otherwise."""
@@ -91,12 +94,14 @@ class EngineProbe:
 
     def forget(self) -> None:
         """The engine that answered is gone."""
-        for task in (self._asking, self._canary):
+        for task in (self._asking, self._canary, self._gating):
             if task is not None:
                 task.cancel()
-        self._asking = self._canary = None
-        self._healthy = self._metrics = self.canary = None
-        self._proven = ""
+        self._asking = self._canary = self._gating = None
+        self._healthy = self._metrics = self.canary = self.gates = None
+        self.gate_results = []
+        self.asked = dict.fromkeys(ASKED, 0)
+        self._door.forget()
 
     @property
     def healthy(self) -> bool | None:
@@ -124,6 +129,14 @@ class EngineProbe:
         self.canary = Canary("pending")
         self._canary = asyncio.get_running_loop().create_task(self._ask())
 
+    def run_gates(self, wanted: gates.Gates) -> None:
+        """Ask them one after another; `gates` is pending until one has failed or all are passed. A run that is under
+        way ends."""
+        if self._gating is not None:
+            self._gating.cancel()
+        self.gates, self.gate_results = Gating("pending"), []
+        self._gating = asyncio.get_running_loop().create_task(self._run(wanted))
+
     async def _look(self) -> None:
         healthy: bool | None
         try:
@@ -141,21 +154,134 @@ class EngineProbe:
             self._at = self._clock()
         self._healthy, self._metrics = healthy, metrics
 
-    async def _ask(self) -> None:
+    async def complete(
+        self, mark: str, request_id: str, body: Mapping[str, object], seconds: float
+    ) -> tuple[int, bytes]:
+        """One chat completion of ours, counted. Raises OSError, HTTPException or SecretError."""
+        self.asked["requests"] += 1
+        text = json.dumps({"model": self._api.model, "user": mark, **body})
+        status, answer = await self._door.through(self._api, Request("POST", COMPLETIONS, seconds, text, request_id))
+        if status == 200:
+            for name, tokens in _usage(answer).items():
+                self.asked[name] += tokens
+        return status, answer
+
+    async def ask_gate(self, name: str, asked: str, body: Mapping[str, object], seconds: float) -> gates.Answer:
+        """One question of a gate. Raises Wrong."""
+        mark = CANARY_MARK if name == "canary" else GATE_MARK + name
+        # An engine may refuse an identifier that another request in flight has, and a gate may ask four at once.
+        identity = CANARY_MARK if name == "canary" else f"{mark}-{next(self._marked)}"
         try:
-            status, body = await asyncio.wait_for(in_thread(self._post), self._settings.timeout_seconds + HTTP_SECONDS)
-            self.canary = self._judge(status, body)
+            status, answer = await self.complete(mark, identity, body, seconds)
+        except secret.SecretError as error:
+            raise gates.Wrong(self._locked(str(error)).reason) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise gates.Wrong(f"{asked}: {error}", answered=False) from None
+        text = answer.decode(errors="replace")
+        if status == 401:
+            raise gates.Wrong(self._locked(locked_out(self._api)).reason)
+        if status != 200:
+            raise gates.Wrong(f"{asked}: HTTP {status}: {text[:200]}")
+        try:
+            return gates.read(text)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise gates.Wrong(f"{asked}: not a completion: {text[:200]}") from None
+
+    async def tokenize(self, text: str) -> tuple[int, int] | None:
+        """How many tokens a text is, and how many the engine takes (0: not said); None if it does not count them."""
+        body = json.dumps({"model": self._api.model, "prompt": text})
+        try:
+            status, answer = await self._door.through(self._api, Request("POST", "/tokenize", HTTP_SECONDS, body))
+            told: Any = json.loads(answer) if status == 200 else {}
+            return int(told["count"]), int(told.get("max_model_len") or 0)
+        except (OSError, http.client.HTTPException, secret.SecretError, ValueError, LookupError, TypeError):
+            return None
+
+    async def metric(self, name: str) -> float | None:
+        """One metric, now; None if there is none of that name or the engine does not say."""
+        try:
+            status, answer = await self._door.through(self._api, Request("GET", self._api.metrics_path, HTTP_SECONDS))
+        except (OSError, http.client.HTTPException, secret.SecretError):
+            return None
+        return parse_metrics(answer.decode(errors="replace")).get(name) if status == 200 else None
+
+    async def _run(self, wanted: gates.Gates) -> None:
+        loop, many = asyncio.get_running_loop(), len(wanted.gates)
+        for place, gate in enumerate(wanted.gates, 1):
+            self.gates = Gating("pending", f"gate {gate.name}, {place} of {many}")
+            began = loop.time()
+            outcome, detail, answered = await self._pass(gate)
+            seconds = round(loop.time() - began, 2)
+            log(
+                f"gate {gate.name}: {outcome} after {seconds:g} s: {detail}",
+                "info" if outcome == "passed" else "warning",
+            )
+            result = {"gate": gate.name, "outcome": outcome, "seconds": seconds, "detail": detail}
+            self.gate_results = [*self.gate_results, result]
+            if outcome in ("failed", "busy"):
+                self.gates = Gating(outcome, f"gate {gate.name}: {detail}", answered)
+                return
+        self.gates = Gating("passed")
+
+    async def _pass(self, gate: gates.Gate) -> tuple[str, str, bool]:
+        """Outcome, detail, and whether anything was answered."""
+        asker = _Asker(self, gate)
+        task = asyncio.ensure_future(gate.ask(asker))
+        try:
+            others = await self._wait(task, gate.seconds, asker)
+            if task.done():
+                return "passed", task.result(), True
+            silence = f"{asker.asking}: no answer within {gate.seconds:g} s"
+            if others:
+                return "busy", f"{silence}, while other requests went on", False
+            return "failed", silence, False
+        except gates.Skipped as why:
+            return "skipped", str(why), True
+        except gates.Wrong as wrong:
+            return "failed", str(wrong), wrong.answered
+        except Exception as error:  # a start must not wait for ever for a gate that is broken itself
+            return "failed", f"it could not be judged: {error!r}", True
+        finally:
+            task.cancel()
+
+    async def _wait(self, task: asyncio.Future[str], seconds: float, asker: _Asker) -> bool:
+        """Wait for a gate until its deadline; whether others' requests moved meanwhile."""
+        loop = asyncio.get_running_loop()
+        end, tick = loop.time() + seconds, min(TICK_SECONDS, seconds / 20)
+        others, mark, ours = False, self.progress, asker.open
+        while not task.done() and (left := end - loop.time()) > 0:
+            await asyncio.wait({task}, timeout=min(tick, left))
+            self.look()
+            now = self.progress
+            if now is not None and mark is not None and now != mark:
+                # The numbers are up to a look old, so they may still count a request of ours that has just ended.
+                others = others or (self.busy or 0) > max(ours, asker.open)
+            mark, ours = now or mark, asker.open
+        return others
+
+    async def _ask(self) -> None:
+        settings = self._settings
+        body = {
+            "messages": [{"role": "user", "content": settings.prompt}],
+            "max_tokens": settings.max_tokens,
+            "temperature": 0,
+            "chat_template_kwargs": {"enable_thinking": False},
+        }
+        asking = self.complete(CANARY_MARK, CANARY_MARK, body, settings.timeout_seconds)
+        try:
+            status, answer = await asyncio.wait_for(asking, settings.timeout_seconds + HTTP_SECONDS)
+            self.canary = self._judge(status, answer)
         except secret.SecretError as error:
             self.canary = self._locked(str(error))
         except (OSError, http.client.HTTPException, asyncio.TimeoutError) as error:
-            limit = self._settings.timeout_seconds
+            limit = settings.timeout_seconds
             slow = isinstance(error, (TimeoutError, asyncio.TimeoutError))
             self.canary = Canary("failed", f"no answer within {limit:g} s" if slow else f"{error}", answered=False)
 
     def _judge(self, status: int, body: bytes) -> Canary:
         text = body.decode(errors="replace")
         if status == 401:
-            return self._locked(self._locked_out())
+            return self._locked(locked_out(self._api))
         if status != 200:
             return Canary("failed", f"HTTP {status}: {text[:200]}")
         try:
@@ -171,56 +297,39 @@ class EngineProbe:
         log(f"whether the engine answers is not known: {why}", "warning")
         return Canary("locked", why)
 
-    def _locked_out(self) -> str:
-        if not self._api.key_file:
-            return "the engine asks for a key, and is to ask for none (HTTP 401)"
-        return f"the engine asks for another key than {self._api.key_file} holds (HTTP 401)"
-
     def _get(self, path: str) -> tuple[int, bytes]:
-        return self._request("GET", path, None, HTTP_SECONDS)
+        return Request("GET", path, HTTP_SECONDS).send(self._api)
 
-    def _post(self) -> tuple[int, bytes]:
-        body = {
-            "model": self._api.model,
-            "messages": [{"role": "user", "content": self._settings.prompt}],
-            "max_tokens": self._settings.max_tokens,
-            "temperature": 0,
-            "user": "sparkpair-canary",
-            "chat_template_kwargs": {"enable_thinking": False},
-        }
-        if not self._api.key_file:
-            return self._complete(body, "")
-        trouble = f"{self._api.key_file} was changed"
+
+class _Asker:
+    """The engine as one gate sees it: gates.Engine."""
+
+    def __init__(self, probe: EngineProbe, gate: gates.Gate) -> None:
+        self._probe, self._gate = probe, gate
+        self.asking = "the engine"
+        self.open = 0
+        """Completions of this gate that are not answered yet."""
+
+    async def complete(self, asked: str, body: Mapping[str, object]) -> gates.Answer:
+        self.asking = asked
+        self.open += 1
         try:
-            key = secret.read(self._api.key_file)
-        except secret.SecretError as error:
-            if not self._proven:
-                raise
-            trouble = str(error)
-        else:
-            status, answer = self._complete(body, key)
-            if status == 200:
-                self._proven = key
-            if status != 401 or self._proven in ("", key):
-                return status, answer
-        # The engine asks for the key of its start until it is restarted: what became of the file meanwhile is no fault.
-        status, answer = self._complete(body, self._proven)
-        if status != 401:
-            log(f"{trouble}; the engine is asked with the key of its start until deploy.py restarts it", "warning")
-        return status, answer
-
-    def _complete(self, body: Mapping[str, object], key: str) -> tuple[int, bytes]:
-        timeout = self._settings.timeout_seconds
-        return self._request("POST", "/v1/chat/completions", json.dumps(body), timeout, key)
-
-    def _request(self, method: str, path: str, body: str | None, timeout: float, key: str = "") -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(self._api.host, self._api.port, timeout=timeout)
-        headers = {"Content-Type": "application/json", "X-Request-Id": "sparkpair-canary"} if body else {}
-        if key:
-            headers["Authorization"] = f"Bearer {key}"
-        try:
-            connection.request(method, path, body, headers)
-            response = connection.getresponse()
-            return response.status, response.read()
+            # The gate's own deadline comes first.
+            return await self._probe.ask_gate(self._gate.name, asked, body, self._gate.seconds + HTTP_SECONDS)
         finally:
-            connection.close()
+            self.open -= 1
+
+    async def tokenize(self, text: str) -> tuple[int, int] | None:
+        return await self._probe.tokenize(text)
+
+    async def metric(self, name: str) -> float | None:
+        return await self._probe.metric(name)
+
+
+def _usage(answer: bytes) -> dict[str, int]:
+    """Tokens that a completion says it took."""
+    try:
+        usage: Any = json.loads(answer)["usage"]
+        return {name: int(usage[name]) for name in ASKED[1:]}
+    except (ValueError, LookupError, TypeError):
+        return {}

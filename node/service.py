@@ -11,7 +11,8 @@ from typing import Any
 
 from node import gates, wire
 from node.decide import Rules
-from node.probe import Api, CanarySettings
+from node.door import Api
+from node.probe import CanarySettings
 
 MIB, GIB = 2**20, 2**30
 

@@ -83,8 +83,8 @@ ROOMS: dict[str, Room] = {
     "spec.load": Room((*_CLUSTER, "spec.presets", "spec.rules", "spec.kit_keys"), ("pyinfra", "pydantic")),
     # A program of its own, since pyinfra's command line changes the process in which it reads the files.
     "spec.stated": Room(("spec.cluster", "spec.load"), ("pyinfra", "pyinfra_cli")),
-    # A page shows the keeper's table of signatures.
-    "spec.docs": Room(("spec", "node.signatures"), ("pydantic",)),
+    # A page shows the tables of an engine's and a GPU's last words.
+    "spec.docs": Room(("spec", "node.health", "node.signatures"), ("pydantic",)),
     # What the reference kit calls a thing is asked where a name is judged, so its table needs the knobs alone.
     "spec.kit_keys": Room(("spec.knobs",)),
     "spec.kit_values": Room(("spec.capacity", "spec.kit_keys", "spec.kinds", "spec.knobs", "spec.stacks")),

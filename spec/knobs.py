@@ -690,26 +690,30 @@ class Knobs(BaseModel):
     # Gates: what a launch must do after its start, before it counts as good. 0 leaves a gate out.
 
     gate_warm_up_seconds: Annotated[int, Whole(0, 7200), Becomes("a gate"), Cost.SERVICE] = 1800
-    """Deadline of the warm-up: the shapes that the reference kit v2.3-tier1 sends after a start, so that no user pays
-    for compiling them (one greedy answer, one that reasons, four at once, a prompt of about 8k tokens). The kit waits
-    as long; about 20 seconds are usual."""
+    """Deadline of the whole warm-up: the shapes that the reference kit v2.3-tier1 sends after a start, so that no user
+    pays for compiling them (one greedy answer, one that reasons, four at once, a prompt of about 8k tokens). The kit
+    waits as long; about 20 seconds are usual."""
 
     gate_smoke_seconds: Annotated[int, Whole(0, 3600), Becomes("a gate"), Cost.SERVICE] = 90
     """Deadline of smoke_prompt, whose answer must hold smoke_expected (reference kit v2.3-tier1: 90 seconds)."""
 
     gate_tool_call_seconds: Annotated[int, Whole(0, 3600), Becomes("a gate"), Cost.SERVICE] = 180
-    """Deadline of two tool calls, without and with reasoning, where there is a tool_call_parser: a wrong parser
-    extracts no call and says nothing (field reports: ENG-11, ENG-13)."""
+    """Deadline of tool calls where there is a tool_call_parser, and again of one with reasoning where there is a
+    reasoning_parser: a wrong parser extracts no call and says nothing (field reports: ENG-11, ENG-13)."""
 
     gate_reasoning_seconds: Annotated[int, Whole(0, 3600), Becomes("a gate"), Cost.SERVICE] = 180
-    """Deadline of two answers, where there is a reasoning_parser: reasoning arrives in its own field, and not at all
-    when it is switched off (field reports: ENG-12)."""
+    """Deadline of an answer with reasoning switched on, where there is a reasoning_parser: it must arrive in its own
+    field."""
+
+    gate_reasoning_off_seconds: Annotated[int | None, Whole(0, 3600), Becomes("a gate"), Cost.SERVICE] = None
+    """Deadline of an answer with reasoning switched off, where there is a reasoning_parser: there must be none (field
+    reports: ENG-12). On where the stack's model has such a switch."""
 
     gate_image_seconds: Annotated[int | None, Whole(0, 3600), Becomes("a gate"), Cost.SERVICE] = None
     """Deadline of a request with a small image; on where the stack's model sees."""
 
     gate_needle_seconds: Annotated[int, Whole(0, 7200), Becomes("a gate"), Cost.SERVICE] = 600
-    """Deadline of a long prompt with one planted fact that is asked for."""
+    """Deadline of a long prompt with one planted fact that is asked for; the answer has at most smoke_max_tokens."""
 
     gate_needle_tokens: Annotated[int, Whole(256, 1000000), Becomes("a gate"), Cost.SERVICE] = 16000
     """About how long that prompt is, in tokens; never more than half of max_model_len. 133,000 tokens take about 90

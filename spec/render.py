@@ -48,6 +48,7 @@ SERVICE_KNOBS = (
     "gate_smoke_seconds",
     "gate_tool_call_seconds",
     "gate_reasoning_seconds",
+    "gate_reasoning_off_seconds",
     "gate_image_seconds",
     "gate_needle_seconds",
     "gate_needle_tokens",

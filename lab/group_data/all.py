@@ -20,3 +20,6 @@ smoke_prompt = "Who are you?"
 smoke_expected = "Hello from the tiny model."
 canary_prompt = "Who are you?"
 canary_expected = "Hello from the tiny model."
+# The scripted model finds nothing in what it reads, and sees nothing.
+gate_needle_expected = "Hello from the tiny model."
+gate_reasoning_off_seconds = 180

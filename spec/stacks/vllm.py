@@ -19,6 +19,7 @@ DEFAULTS: dict[str, object] = {
     "smoke_expected": "",
     "canary_expected": "",
     "gate_needle_expected": "",
+    "gate_reasoning_off_seconds": 0,
     "gate_image_seconds": 0,
 }
 

@@ -48,6 +48,7 @@ DEFAULTS: dict[str, object] = {
     "memory_used_max_gib": 6,
     "smoke_expected": "391",
     "canary_expected": "391",
+    "gate_reasoning_off_seconds": 180,
     "gate_image_seconds": 180,
 }
 

@@ -31,6 +31,7 @@ SETTINGS: Mapping[str, Any] = {
     "gate_smoke_seconds": 10,
     "gate_tool_call_seconds": 10,
     "gate_reasoning_seconds": 10,
+    "gate_reasoning_off_seconds": 10,
     "gate_image_seconds": 10,
     "gate_needle_seconds": 10,
     "gate_needle_tokens": 16000,
@@ -122,7 +123,8 @@ def test_every_gate_passes_in_order() -> None:
             "warm_up": {"warm_up"},
             "smoke": {"smoke"},
             "tool_call": {"tool_call", "tool_call_reasoning"},
-            "reasoning": {"reasoning_on", "reasoning_off"},
+            "reasoning": {"reasoning_on"},
+            "reasoning_off": {"reasoning_off"},
             "image": {"image"},
             "needle": {"needle"},
             "reuse": {"reuse"},
@@ -130,6 +132,7 @@ def test_every_gate_passes_in_order() -> None:
     ]
     + [
         ({"gate_image_seconds": None}, {"image"}),
+        ({"gate_reasoning_off_seconds": None}, {"reasoning_off"}),
         ({"api": {"tools": False, "reasoning": True}}, {"tool_call", "tool_call_reasoning"}),
         ({"api": {"tools": True, "reasoning": False}}, {"tool_call_reasoning", "reasoning_on", "reasoning_off"}),
     ],
@@ -328,6 +331,14 @@ def test_the_needle_may_be_another(expected: str, state: str) -> None:
     with GateEngine(says("I do not know.")) as engine:
         gating, _ = ask(engine, only("needle", gate_needle_expected=expected))
     assert gating.state == state
+
+
+def test_where_any_text_will_do_reasoning_is_text() -> None:
+    with GateEngine(says(None, reasoning="Let me", finish="length")) as engine:
+        gating, results = ask(engine, only("needle", gate_needle_expected=""))
+        assert (gating, results[0]["detail"]) == (Gating("passed"), "answered '' after reasoning, cut off")
+        assert ask(engine, only("image"))[0] == Gating("passed")
+        assert ask(engine, only("needle"))[0].state == "failed"
 
 
 def test_reasoning_in_the_field_of_earlier_releases() -> None:

@@ -14,6 +14,7 @@ from roles.engine import engine
 from roles.fabric import fabric
 from roles.image import image
 from roles.keeper import keeper
+from roles.memory import memory
 from roles.nfs import leave_nfs, nfs
 from roles.node_os import node_os
 from roles.preflight import preflight
@@ -32,6 +33,7 @@ image(run=run, _sudo=True)
 weights(run=run, _sudo=True)
 nfs(run=run, _sudo=True)
 upkeep(run=run, _sudo=True)
+memory(run=run, _sudo=True)
 engine(run=run, _sudo=True)
 keeper(run=run, _sudo=True)
 leave_nfs(run=run, _sudo=True)

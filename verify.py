@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from pyinfra import host, inventory, logger
 from pyinfra.api.exceptions import DeployError
 
-from checks import access, api, api_key, converged, deep, image, nfs
+from checks import access, api, api_key, converged, deep, image, memory, nfs
 from checks.verdict import failures
 from facts.api import Chat
 from facts.pings import RailPings
@@ -56,6 +56,7 @@ def statements(run):
     programs = {path: hashlib.sha256(data).hexdigest() for path, data in run.programs.items()}
     for node in cluster.nodes:
         yield from converged.node_is_as_wanted(cluster, node, facts[node.name], wanted.files(run, node), programs)
+        yield from memory.watched(cluster, node, facts[node.name], run.programs_hash)
     for node in cluster.nodes:
         targets = list(converged.ping_targets(cluster, node))
         pings = run.hosts[node.name].get_fact(RailPings, targets=targets, _sudo=True, _ignore_errors=True)

@@ -136,7 +136,7 @@ def _units(node: Node, seen: NodeFacts) -> Iterator[Verdict]:
     if isinstance(seen.units, Unknown):
         yield unknown(node.name, "its units", seen.units)
         return
-    for name in (objects.AGENT_UNIT, *((objects.KEEPER_UNIT,) if node.is_head else ())):
+    for name in (objects.RECORDER_UNIT, objects.AGENT_UNIT, *((objects.KEEPER_UNIT,) if node.is_head else ())):
         unit = seen.units.get(name)
         if unit is None or unit.active != "active" or unit.file_state != "enabled":
             state = f"{unit.active} and {unit.file_state or 'not installed'}" if unit else "not there"

@@ -269,6 +269,16 @@ class DeepResult:
 
 
 @dataclass(frozen=True)
+class Recorded:
+    """The recorder's word: which programs it runs, what is available, and the least that was since the start of the
+    rank that runs (None: none does). Bytes."""
+
+    code: str
+    available: int
+    floor: int | None
+
+
+@dataclass(frozen=True)
 class NodeFacts:
     """Everything that one probe saw. A part that was not asked for is empty, one that failed is Unknown."""
 
@@ -312,6 +322,8 @@ class NodeFacts:
     """How long the last start took, from the same file; None where it does not say."""
     deep: DeepResult | Unknown | None = None
     """The last deep check; None where there was none."""
+    recorded: Recorded | Unknown | None = None
+    """What the recorder wrote last; None where none has run since boot."""
 
     @property
     def memory_available(self) -> int | Unknown:
@@ -407,6 +419,7 @@ def parse(document: object) -> NodeFacts:
         kept=_kept(documents, KEEPER_STATE, _keeper_state),
         kept_start_seconds=_seconds(_kept(documents, KEEPER_STATE, _mapping)),
         deep=_kept(documents, DEEP_RESULT, _deep),
+        recorded=_kept(documents, MEMORY, _recorded),
     )
 
 
@@ -414,6 +427,7 @@ LEASE = "/run/sparkpair/lease.json"
 STATUS = "/run/sparkpair/status.json"
 KEEPER_STATE = "/var/lib/sparkpair/keeper/state.json"
 DEEP_RESULT = "/var/lib/sparkpair/weights/deep.json"
+MEMORY = "/run/sparkpair/memory.json"
 
 
 def unreadable(reason: str) -> NodeFacts:
@@ -685,6 +699,12 @@ def _deep(value: object) -> DeepResult:
         for row in rows
     }
     return DeepResult(_string(data["at"]), {path: counts for path, counts in found.items() if counts[0]})
+
+
+def _recorded(value: object) -> Recorded:
+    data = _mapping(value)
+    runs = _truth(data["running"])
+    return Recorded(_string(data["code"]), _whole(data["available"]), _maybe(data["floor"], _whole) if runs else None)
 
 
 def _keeper_state(value: object) -> tuple[str | None, str]:

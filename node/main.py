@@ -8,6 +8,7 @@ import sys
 SERVICES = {
     "agent": "node.agent",
     "keeper": "node.keeper",
+    "recorder": "node.recorder",
     "bridge": "node.bridge",
     "weights": "node.weights",
     "stage": "node.stage",

@@ -15,8 +15,9 @@ from pyinfra.context import ctx_host, ctx_inventory, ctx_state
 
 import node as node_package
 from checks import nfs, outlook
+from checks.memory import OTHER_GUARDS
 from facts.node import Query, node_facts
-from facts.values import DEEP_RESULT, KEEPER_STATE, LEASE, STATUS, NodeFacts
+from facts.values import DEEP_RESULT, KEEPER_STATE, LEASE, MEMORY, STATUS, NodeFacts
 from node import wire
 from spec import objects
 from spec.cluster import Cluster, Node, Settings, StatedNode
@@ -113,7 +114,7 @@ def query(settings: Settings, node: StatedNode) -> Query:
         ),
         texts=(f"{objects.KEY_FILE}.pub", nfs.TABLE, *outlook.texts(len(settings.nodes), node.rank == 0)),
         trees=(objects.LIB,),
-        documents=(LEASE, STATUS, KEEPER_STATE, DEEP_RESULT),
+        documents=(LEASE, STATUS, KEEPER_STATE, DEEP_RESULT, MEMORY),
         accounts=(objects.USER,),
         tools=TOOLS,
         netdevs=tuple(rail.netdev for rail in node.rails),
@@ -123,6 +124,9 @@ def query(settings: Settings, node: StatedNode) -> Query:
             objects.KEEPER_UNIT,
             objects.DEEP_UNIT,
             objects.DEEP_TIMER,
+            objects.RECORDER_UNIT,
+            *objects.PROTECTED_UNITS,
+            *OTHER_GUARDS,
             *NFS_UNITS,
             *TRANSIENT_UNITS,
         ),

@@ -12,7 +12,9 @@ from spec.render import (
     exports_text,
     mount_text,
     netplan_text,
+    protection_texts,
     rank_text,
+    recorder_text,
     service_text,
     unit_text,
     upkeep_text,
@@ -27,6 +29,8 @@ def files(run: Run, node: Node) -> dict[str, str]:
         objects.RANK_FILE: rank_text(run.cluster, node),
         f"{objects.UNIT_DIRECTORY}/{objects.AGENT_UNIT}": unit_text(objects.AGENT_UNIT),
         **{f"{objects.UNIT_DIRECTORY}/{name}": upkeep_text(name, node) for name in UPKEEP_UNITS},
+        f"{objects.UNIT_DIRECTORY}/{objects.RECORDER_UNIT}": recorder_text(),
+        **protection_texts(run.cluster),
     }
     if node.is_head:
         texts[objects.SERVICE_FILE] = service_text(run.cluster)

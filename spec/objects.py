@@ -29,6 +29,10 @@ KEEPER_UNIT = "sparkpair-keeper.service"
 DEEP_UNIT = "sparkpair-weights-deep.service"
 DEEP_TIMER = "sparkpair-weights-deep.timer"
 DEEP_RESULT = str(paths.DEEP_RESULT)
+RECORDER_UNIT = "sparkpair-recorder.service"
+MEMORY = str(paths.MEMORY)
+PROTECTED_UNITS = ("ssh.service", "user.slice", "system.slice")
+"""Units of the system that are given something with protect_login."""
 UNIT_DIRECTORY = "/etc/systemd/system"
 CGROUP_PARENT = "sparkpair-engine.slice"
 USER = "sparkpair"
@@ -52,6 +56,11 @@ REGISTRY_STORE = str(paths.REGISTRY_STORE)
 REGISTRY_UNIT = "sparkpair-image-registry.service"
 IMAGE_REPOSITORY = "sparkpair/engine"
 """Under which name an image of ours is kept, besides the one that it was pulled by."""
+
+
+def protection(unit: str) -> str:
+    """The file that adds to a unit of the system."""
+    return f"{UNIT_DIRECTORY}/{unit}.d/60-sparkpair.conf"
 
 
 class Where(Enum):
@@ -192,6 +201,27 @@ OBJECTS: tuple[Object, ...] = (
     Object(
         f"{UNIT_DIRECTORY}/{KEEPER_UNIT}", Sort.UNIT, Where.HEAD, "root:root", "0644", "roles/keeper", Life.DEPLOY,
         "The keeper: owns the life of the pair.", "roles/keeper (multi-user.target)",
+    ),
+    Object(
+        f"{UNIT_DIRECTORY}/{RECORDER_UNIT}", Sort.UNIT, Where.EVERY, "root:root", "0644", "roles/memory", Life.DEPLOY,
+        "The recorder: looks at the node's memory once a second, and keeps what it saw.",
+        "roles/memory (multi-user.target)",
+    ),
+    *(
+        item
+        for unit, what in zip(
+            PROTECTED_UNITS, ("sshd, and whom it lets in", "login sessions", "what the system runs"), strict=True
+        )
+        for item in (
+            Object(
+                protection(unit).rpartition("/")[0], Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "roles/memory",
+                Life.OPERATOR, "Holds the file that follows, and those of others.",
+            ),
+            Object(
+                protection(unit), Sort.FILE, Where.EVERY, "root:root", "0644", "roles/memory", Life.DEPLOY,
+                f"With `protect_login`: memory that is not taken from {what}.",
+            ),
+        )
     ),
     Object(
         f"{UNIT_DIRECTORY}/multi-user.target.wants/sparkpair-*.service", Sort.LINK, Where.EVERY, "root:root", "",
@@ -339,7 +369,7 @@ OBJECTS: tuple[Object, ...] = (
         "Which launch the agent started last and when; the recorder begins a new floor of memory with each.",
     ),
     Object(
-        str(paths.MEMORY), Sort.FILE, Where.EVERY, "root:root", "0644", "sparkpair-recorder", Life.BOOT,
+        MEMORY, Sort.FILE, Where.EVERY, "root:root", "0644", "sparkpair-recorder", Life.BOOT,
         "The node's memory a second ago, and the least that was available since the running rank was started.",
     ),
     Object(

@@ -24,6 +24,9 @@ from spec.objects import (
     MOUNT_POINT,
     MOUNT_UNIT,
     PROGRAM,
+    PROTECTED_UNITS,
+    RECORDER_UNIT,
+    protection,
     secret_file,
 )
 from spec.stacks import GidIndex, Secret
@@ -222,6 +225,17 @@ def upkeep_text(name: str, node: Node) -> str:
     """A unit file of the deep check by its name; the timer's day is the node's own."""
     day = 1 + DAYS_APART * node.rank % 28
     return _environment.get_template(f"weights/{name}.j2").render(program=PROGRAM, day=day)
+
+
+def recorder_text() -> str:
+    """The recorder's unit file."""
+    return _environment.get_template(f"memory/{RECORDER_UNIT}.j2").render(program=PROGRAM)
+
+
+def protection_texts(cluster: Cluster) -> dict[str, str]:
+    """What is added to units of the system, by the path of the file; nothing without protect_login."""
+    units = PROTECTED_UNITS if cluster.knobs.protect_login else ()
+    return {protection(unit): _environment.get_template(f"memory/{unit}.conf.j2").render() for unit in units}
 
 
 def engine_hash(texts: Sequence[str], identities: Sequence[Sequence[str]]) -> str:

@@ -49,7 +49,7 @@ def told(here: World) -> list[Verdict]:
 def test_a_converged_pair_is_said_to_be() -> None:
     found = told(world())
     assert [verdict.statement for verdict in found if not verdict.holds] == []
-    assert len(found) == 19
+    assert len(found) == 21
 
 
 def no_rank(here: World) -> None:

@@ -10,7 +10,7 @@ from lab.settings import HEAD, HOSTS, WORKER, Host
 from tests.lab import chaos_frame, chaos_refusals, pair
 from tests.lab.chaos import Row
 
-ROLES = ("Node OS", "Fabric", "Docker", "Image", "Weights", "NFS", "Upkeep", "Engine", "Keeper")
+ROLES = ("Node OS", "Fabric", "Docker", "Image", "Weights", "NFS", "Upkeep", "Memory", "Engine", "Keeper")
 ENGINE_PARTS = ((HEAD, "main"), (HEAD, "EngineCore"), (HEAD, "Worker_TP0"), (WORKER, "main"), (WORKER, "Worker_TP1"))
 STREAM_SECONDS = 300
 BIG_FILE_MIB = 320

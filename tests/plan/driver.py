@@ -21,7 +21,7 @@ import pyinfra_cli.main
 
 import checks.preflight  # noqa: F401
 import roles.fabric, roles.docker, roles.engine, roles.image, roles.keeper, roles.nfs, roles.node_os  # noqa: E401
-import roles.preflight, roles.upkeep, roles.weights  # noqa: E401, F401
+import roles.memory, roles.preflight, roles.upkeep, roles.weights  # noqa: E401, F401
 import operations.outlook  # noqa: F401
 import spec.load  # noqa: F401
 

@@ -31,6 +31,9 @@ FRESH = {
     "Upkeep | Install sparkpair-weights-deep.service": BOTH,
     "Upkeep | Install sparkpair-weights-deep.timer": BOTH,
     "Upkeep | Start sparkpair-weights-deep.timer": BOTH,
+    "Memory | Install sparkpair-recorder.service": BOTH,
+    "Memory | Start the new recorder": BOTH,
+    "Memory | Install what protects the login": BOTH,
     "Engine | Install the wanted launch": BOTH,
     "Keeper | Install the keeper's settings": HEAD,
     "Keeper | Install the keeper's key": HEAD,
@@ -189,7 +192,7 @@ def test_the_order_is_that_of_the_roles(outcome: Find) -> None:
     """The same operations in the same order on every state: each is called on both nodes, and so is a barrier."""
     assert outcome("fresh").order == outcome("converged").order
     roles = list(dict.fromkeys(name.split(" | ")[0] for name in outcome("fresh").order))
-    assert roles == ["Node OS", "Fabric", "Docker", "Image", "Weights", "NFS", "Upkeep", "Engine", "Keeper"]
+    assert roles == ["Node OS", "Fabric", "Docker", "Image", "Weights", "NFS", "Upkeep", "Memory", "Engine", "Keeper"]
 
 
 def test_a_knob_shows_its_one_line(outcome: Find) -> None:

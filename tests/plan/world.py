@@ -12,7 +12,7 @@ from typing import Any
 import node as node_package
 from checks.outlook import CURRENT
 from checks.pair import wanted_identities
-from facts.values import KEEPER_STATE, LEASE, STATUS, NodeFacts, parse
+from facts.values import KEEPER_STATE, LEASE, MEMORY, STATUS, NodeFacts, parse
 from node import wire
 from operations.run import query
 from roles.node_os import COMMAND
@@ -23,7 +23,9 @@ from spec.render import (
     engine_hash,
     known_hosts_text,
     netplan_text,
+    protection_texts,
     rank_text,
+    recorder_text,
     service_text,
     unit_text,
     upkeep_text,
@@ -116,6 +118,15 @@ def unit(active: str = "active", enabled: str = "enabled") -> Document:
     return {
         "Id": "", "LoadState": "loaded", "ActiveState": active, "SubState": sub, "UnitFileState": enabled,
         "NeedDaemonReload": "no", "MainPID": "1", "Result": "success", "FragmentPath": "", "InvocationID": "",
+    }  # fmt: skip
+
+
+def recorded(code: str) -> Document:
+    """What the recorder writes."""
+    return {
+        "at": "2026-12-01T07:00:00+0000", "available": 12 * GIB, "free": 9 * GIB, "cached": 3 * GIB, "swap_used": 0,
+        "psi_some": 0.0, "psi_full": 0.0, "running": True, "engine": "e" * 64, "since": "2026-12-01T06:00:00+0000",
+        "floor": 11 * GIB, "floor_at": "2026-12-01T06:01:00+0000", "samples": 3600, "code": code,
     }  # fmt: skip
 
 
@@ -228,10 +239,14 @@ def _converge(cluster: Cluster, node: Node, document: Document, engine: str) -> 
     }
     for name in (objects.DEEP_UNIT, objects.DEEP_TIMER):
         texts[f"{objects.UNIT_DIRECTORY}/{name}"] = (upkeep_text(name, node), "644")
+    texts[f"{objects.UNIT_DIRECTORY}/{objects.RECORDER_UNIT}"] = (recorder_text(), "644")
+    texts |= {path: (text, "644") for path, text in protection_texts(cluster).items()}
     document["texts"][objects.NETPLAN_FILE] = netplan
     document["units"][objects.AGENT_UNIT] = unit()
     document["units"][objects.DEEP_UNIT] = unit("inactive", "static")
     document["units"][objects.DEEP_TIMER] = unit()
+    document["units"][objects.RECORDER_UNIT] = unit()
+    document["documents"][MEMORY] = {"json": recorded(wire.programs_hash(code))}
     document["documents"][LEASE] = {"json": {"epoch": 2, "code": wire.programs_hash(code)}}
     if node.is_head:
         keys = {peer.rank: HOST_KEY for peer in cluster.workers}

@@ -59,7 +59,7 @@ def test_names_agree_with_the_programs() -> None:
 def test_units_are_listed_and_name_what_is_listed() -> None:
     """The unit files that are rendered are the ones in the list, and start a program that is."""
     units = {Path(item.path).name for item in OBJECTS if item.sort is Sort.UNIT}
-    assert units == {*render.UNITS, *render.UPKEEP_UNITS, objects.MOUNT_UNIT}
+    assert units == {*render.UNITS, *render.UPKEEP_UNITS, objects.RECORDER_UNIT, objects.MOUNT_UNIT}
     for name in render.UNITS:
         assert f"ExecStart=/usr/bin/python3 -sEB {objects.MAIN} " in render.unit_text(name)
     assert objects.MAIN in BY_PATH

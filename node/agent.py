@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from node import gids, nfs, paths, secret, wire
+from node import gids, nfs, paths, report, secret, wire
 from node.docker import Container, Docker, DockerError
 from node.journal import log
 from node.lines import listen
@@ -103,6 +103,7 @@ class Agent:
                 "start": self._start,
                 "stop": self._stop,
                 "logs": self._tail,
+                "report": self._report,
                 "hello": self._hello,
             }.get(str(message.get("op")))
             if operation is None:
@@ -255,6 +256,13 @@ class Agent:
         kept = sorted(self._places.logs.glob("*.log")) if self._places.logs.is_dir() else []
         lines = kept[-1].read_text(errors="replace").splitlines()[-count:] if kept else []
         return {"lines": [self._error] if self._error and not lines else lines}
+
+    async def _report(self, message: dict[str, Any]) -> dict[str, Any]:
+        """It takes a minute: whoever asks has a connection of their own, beside the keeper's."""
+        try:
+            return {"texts": await report.gather(bool(message.get("engine_logs", True)))}
+        except report.NotMade as error:
+            raise Refused(str(error)) from None
 
     async def _launch(self, text: str, engine: str, epoch: int, ports: list[int]) -> None:
         """Start a rank. What goes wrong becomes the rank's state, with its reason, for the keeper to judge."""

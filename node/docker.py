@@ -128,6 +128,10 @@ class Docker:
         finally:
             connection.close()
 
+    def document(self, target: str) -> Any:
+        """What Docker answers to a GET, as it is."""
+        return self._call("GET", target)
+
     def signal(self, container: str, name: str) -> None:
         """Send a signal to PID 1 of a container; one that has ended already is fine."""
         try:

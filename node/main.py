@@ -19,6 +19,7 @@ SERVICES = {
     "nfs": "node.nfs",
     "registry": "node.registry",
     "pull": "node.pull",
+    "report": "node.report",
 }
 
 

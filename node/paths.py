@@ -35,6 +35,8 @@ LAST_GOOD = STATE / "last-good"
 HISTORY = STATE / "history.jsonl"
 LOGS = STATE / "logs"
 ADMITTED = STATE / "admitted"
+UPDATE = STATE / "update.json"
+SUPPORT = STATE / "support"
 WEIGHTS = STATE / "weights"
 MEMORY_RECORD = STATE / "memory"
 
@@ -59,6 +61,7 @@ LOOPBACK = "127.0.0.1"
 REGISTRY_STORE = STATE / "registry"
 
 PEER_USER = "sparkpair"
+REPORT_UNIT = "sparkpair-report"
 ENGINE_SLICE = "sparkpair-engine.slice"
 # Docker's systemd driver nests a slice below those that its name spells; its cgroupfs driver takes the name as it is.
 ENGINE_CGROUPS = (Path("/sys/fs/cgroup/sparkpair.slice") / ENGINE_SLICE, Path("/sys/fs/cgroup") / ENGINE_SLICE)

@@ -144,7 +144,7 @@ OBJECTS: tuple[Object, ...] = (
     ),
     Object(
         CLI, Sort.FILE, Where.EVERY, "root:root", "0755", "roles/node_os", Life.DEPLOY,
-        "The command of the operator on the head: `sparkpair status`, `stop`, `start`, `restart`, `follow`, `logs`.",
+        "The command of the operator on the head: `sparkpair --help` lists its words.",
     ),
     Object(
         HUB_CLIENT, Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "operations/hub", Life.PROGRAM,
@@ -258,6 +258,11 @@ OBJECTS: tuple[Object, ...] = (
         "Brings the files of a locked directory here, from hub, peers or bundle, and proves them; the download is a "
         "child of it that runs as the login user. Memory-limited; goes on where it stopped.",
         "systemd-run",
+    ),
+    Object(
+        f"{paths.REPORT_UNIT}.service", Sort.TRANSIENT, Where.EVERY, "root", "", "sparkpair support-bundle",
+        Life.WORK,
+        "Gathers what this node can tell of itself; memory-limited, and last in every queue.", "systemd-run",
     ),
     Object(
         "sparkpair-image-pull.service", Sort.TRANSIENT, Where.EVERY, "root", "", "roles/image", Life.WORK,
@@ -479,6 +484,19 @@ OBJECTS: tuple[Object, ...] = (
     Object(
         f"{VAR}/last-good", Sort.LINK, Where.HEAD, "root:root", "", "keeper", Life.PROGRAM,
         "The last generation that answered a canary.",
+    ),
+    Object(
+        str(paths.UPDATE), Sort.FILE, Where.HEAD, "root:root", "0600", "keeper", Life.PROGRAM,
+        "When newer releases were asked for last, and what was seen.",
+    ),
+    Object(
+        str(paths.SUPPORT), Sort.DIRECTORY, Where.HEAD, "root:root", "0700", "sparkpair support-bundle", Life.PROGRAM,
+        "Archives for whoever helps with a fault.",
+    ),
+    Object(
+        f"{paths.SUPPORT}/*.tar.gz", Sort.FILE, Where.HEAD, "root:root", "0600", "sparkpair support-bundle",
+        Life.PROGRAM,
+        "The newest three, without secrets; each with what every node told of itself.",
     ),
     Object(
         f"{VAR}/history.jsonl", Sort.FILE, Where.HEAD, "root:root", "0600", "keeper", Life.PROGRAM,

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from node import gids, nfs, paths, report, secret, wire
+from node import alive, gids, health, memory, nfs, paths, report, secret, wire
 from node.docker import Container, Docker, DockerError
 from node.journal import log
 from node.lines import listen
@@ -32,7 +32,12 @@ LOGS_KEPT = 10
 ADMITTED_KEPT = 100
 """Rank texts that may be started here again; more than the keeper's longest row of generations."""
 LOG_LINES_KEPT = 400
+LOG_LINES_ASKED = 5000
+LOG_BYTES_ASKED = 2_000_000
+"""Of one answer, which is one message (node.wire.MAX_LINE)."""
 LEASE_CHECK_SECONDS = 0.5
+CLOCKS_SECONDS = 300.0
+"""Between two questions to nvidia-smi, which is a program of some size."""
 DOCKER_LOOK_SECONDS = 1.5
 """Well below the keeper's patience with an answer (node.link.POLL_SECONDS)."""
 LEASE_STOP_GRACE_SECONDS = 2.0
@@ -69,6 +74,12 @@ class Places:
     secrets: Path = paths.SECRETS
     units: Path = paths.UNITS
     machine_id: Path = Path(secret.MACHINE_ID)
+    proc: Path = Path("/proc")
+    meminfo: Path = Path(memory.MEMINFO)
+    rank: Path = paths.RANK_STATE
+    recorded: Path = paths.MEMORY
+    drop_caches: Path = Path(memory.DROP_CACHES)
+    kmsg: Path = health.KMSG
 
 
 class Refused(Exception):
@@ -89,8 +100,15 @@ class Agent:
         self._lease = self._load_lease()
         self._work: asyncio.Task[None] | None = None
         self._looking: asyncio.Future[list[Container]] | None = None
+        self._asking: asyncio.Future[None] | None = None
         self._doing = ""
         self._error = ""
+        self._frozen_since: float | None = None
+        self._threshold = 0
+        self._emergency = memory.Emergency(0)
+        self._kernel = health.Kernel(self._places.kmsg, clock)
+        self._clocks: str | None = None
+        self._clocks_at = float("-inf")
         self._boot_id = _boot_id()
 
     async def handle(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -100,6 +118,7 @@ class Agent:
             operation = {
                 "poll": self._poll,
                 "wanted": self._wanted,
+                "holds": self._holds,
                 "start": self._start,
                 "stop": self._stop,
                 "logs": self._tail,
@@ -127,6 +146,8 @@ class Agent:
         """End the rank when nobody renews the lease: no rank outlives its pair."""
         while True:
             await asyncio.sleep(LEASE_CHECK_SECONDS)
+            await self._watch_memory()
+            await self._watch_clocks()
             if not self._expired() or self._busy():
                 continue
             try:
@@ -136,6 +157,39 @@ class Agent:
             if left and self._expired() and not self._busy():  # Docker may have taken its time, and word have come
                 log(f"lease of epoch {self._lease.epoch} ran out, no word from the keeper: ending the rank", "warning")
                 self._begin("stopping", self._end(LEASE_STOP_GRACE_SECONDS))
+
+    async def _watch_memory(self) -> None:
+        """End the rank before the node wedges: unified memory does not fail, it takes the way in with it."""
+        available = self._available()
+        if available is None or not self._emergency.feed(self._clock(), available):
+            return
+        if (self._busy() and self._doing == "stopping") or not self._processes():
+            return
+        text = f"{available / 2**20:.0f} MiB of memory were left on the node (memory_emergency_mib), the rank was ended"
+        log(text, "error")
+        if self._work is not None and self._busy():
+            self._work.cancel()
+        self._kill_cgroup()
+        self._error = text
+
+    async def _watch_clocks(self) -> None:
+        """Ask the GPU now and then, while it works for us."""
+        if self._clock() - self._clocks_at >= CLOCKS_SECONDS and self._processes():
+            self._clocks_at = self._clock()
+            self._asking = asyncio.ensure_future(self._ask_clocks())
+
+    async def _ask_clocks(self) -> None:
+        self._clocks = await health.clocks()
+
+    def _guard(self, threshold: int) -> None:
+        if threshold != self._threshold:
+            self._threshold, self._emergency = threshold, memory.Emergency(threshold)
+
+    def _available(self) -> int | None:
+        try:
+            return memory.meminfo(self._places.meminfo).available
+        except OSError:
+            return None
 
     def _expired(self) -> bool:
         return self._lease.deadline is not None and self._clock() >= self._lease.deadline
@@ -151,6 +205,7 @@ class Agent:
             self._lease.deadline = self._clock() + ttl
             self._save_lease()
         netdevs = [str(name) for name in message.get("netdevs", [])]
+        self._guard(int(message.get("emergency_bytes", 0)))
         rank = await self._rank()
         return {
             "boot_id": self._boot_id,
@@ -158,9 +213,24 @@ class Agent:
             "incarnation": self._incarnation,
             "rank": rank,
             "rail_up": all(self._carrier(name) for name in netdevs) if netdevs else None,
-            "processes": self._processes(),
-            "memory_available": _memory_available(),
+            **self._life(rank),
+            "memory_available": self._available(),
+            "memory": memory.recorded(self._places.recorded),
+            "xids": [{**xid, "age_seconds": round(self._clock() - xid["at"], 1)} for xid in self._kernel.xids()],
+            "clocks": self._clocks,
         }
+
+    def _life(self, rank: dict[str, Any]) -> dict[str, Any]:
+        """What the rank's processes show: how many, how long one has been stopped, what grows while it works."""
+        seen = alive.look(memory.processes(self._places.cgroups), self._places.proc)
+        if seen.stopped or rank.get("paused"):
+            self._frozen_since = self._clock() if self._frozen_since is None else self._frozen_since
+        else:
+            self._frozen_since = None
+        frozen = 0.0 if self._frozen_since is None else self._clock() - self._frozen_since
+        log_bytes = _size(str(rank.pop("log_path", "")))
+        work = None if log_bytes is None else {"log": log_bytes, "io": seen.io, "cpu": round(seen.cpu, 2)}
+        return {"processes": len(seen.pids), "frozen_seconds": round(frozen, 1), "work": work}
 
     async def _rank(self) -> dict[str, Any]:
         if self._busy():
@@ -184,6 +254,8 @@ class Agent:
                 "epoch": container.labels.get(wire.LABEL_EPOCH),
                 "started_at": container.started_at,
                 "exit_code": None if container.running else container.exit_code,
+                "paused": container.status == "paused",
+                "log_path": container.log_path,
             }
         )
         if self._error:
@@ -227,6 +299,20 @@ class Agent:
             identities.append(await in_thread(secret.identity, self._secret(path), str(self._places.machine_id)))
         return {"text": text, "identities": identities, "image": image}
 
+    async def _holds(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Whether a launch of earlier can be started here again: its image, and the identities of its content."""
+        text = str(message["text"])
+        spec = wire.parse_rank(text)
+        if not self._was_wanted(text):
+            raise Refused("that launch was never wanted here")
+        try:
+            image = await in_thread(self._docker.image, spec.image)
+        except DockerError as error:
+            if error.status != 404:
+                raise
+            raise Refused(f"image {spec.image} is not here any more") from None
+        return {"identities": [self._identity(path) for path in spec.content], "image": image["id"]}
+
     async def _start(self, message: dict[str, Any]) -> dict[str, Any]:
         self._admit(message)
         if self._busy():
@@ -235,7 +321,8 @@ class Agent:
         engine = str(message["engine"])
         ports = [int(port) for port in message.get("ports", [])]
         self._error = ""
-        self._begin("starting", self._launch(text, engine, self._lease.epoch, ports))
+        drop = bool(message.get("drop_page_cache", False))
+        self._begin("starting", self._launch(text, engine, self._lease.epoch, ports, drop))
         return {}
 
     async def _stop(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -249,10 +336,11 @@ class Agent:
         return {}
 
     async def _tail(self, message: dict[str, Any]) -> dict[str, Any]:
-        count = min(int(message.get("lines", 40)), LOG_LINES_KEPT)
+        count = min(int(message.get("lines", 40)), LOG_LINES_ASKED)
         ours = await in_thread(self._ours)
         if ours:
-            return {"lines": await in_thread(_docker_logs, ours[0].id, count), "container": ours[0].id}
+            lines = await in_thread(_docker_logs, ours[0].id, count, bool(message.get("times")))
+            return {"lines": lines, "container": ours[0].id}
         kept = sorted(self._places.logs.glob("*.log")) if self._places.logs.is_dir() else []
         lines = kept[-1].read_text(errors="replace").splitlines()[-count:] if kept else []
         return {"lines": [self._error] if self._error and not lines else lines}
@@ -264,7 +352,7 @@ class Agent:
         except report.NotMade as error:
             raise Refused(str(error)) from None
 
-    async def _launch(self, text: str, engine: str, epoch: int, ports: list[int]) -> None:
+    async def _launch(self, text: str, engine: str, epoch: int, ports: list[int], drop_page_cache: bool) -> None:
         """Start a rank. What goes wrong becomes the rank's state, with its reason, for the keeper to judge."""
         try:
             spec = wire.parse_rank(text)
@@ -286,9 +374,13 @@ class Agent:
             self._refuse_foreign(spec.name)
             values = {name: self._secret(path) for name, path in spec.secrets}
             local = dataclasses.replace(spec, image=str(image["id"]))
+            if drop_page_cache:
+                await in_thread(self._drop_page_cache)
+            self._note_rank(engine)
             code, output = await _run(wire.docker_run(local, engine, epoch, index), RUN_TIMEOUT_SECONDS, values)
             if code != 0:
                 raise Refused(f"docker run exited {code}: {output.strip()[-600:]}")
+            memory.spare(memory.processes(self._places.cgroups), proc=self._places.proc)
             log(f"rank {spec.rank} of {engine[:12]} started")
         except Exception as error:  # an unforeseen one too: a rank that silently stays absent is asked for for ever
             self._error = f"could not start: {error}"
@@ -298,6 +390,21 @@ class Agent:
                     await in_thread(self._docker.remove, container.id)
             except DockerError as later:
                 log(f"what is left of it could not be removed: {later}", "error")
+
+    def _drop_page_cache(self) -> None:
+        """The engine takes what is cached for used. Not being able to is no reason not to start."""
+        done = memory.drop_page_cache(self._places.drop_caches, self._places.meminfo)
+        if done:
+            log(done)
+
+    def _note_rank(self, engine: str) -> None:
+        """Tell the recorder whose floor it measures from now on."""
+        try:
+            temporary = self._places.rank.with_suffix(".new")
+            temporary.write_text(json.dumps({"engine": engine, "since": time.strftime("%Y-%m-%dT%H:%M:%S%z")}))
+            os.replace(temporary, self._places.rank)
+        except OSError as error:
+            log(f"{self._places.rank} could not be written: {error}", "warning")
 
     async def _end(self, grace: float) -> None:
         try:
@@ -433,14 +540,7 @@ class Agent:
 
     def _processes(self) -> int:
         """Processes below our cgroup parent; 0 when it does not exist."""
-        count = 0
-        for cgroup in self._places.cgroups:
-            for directory, _, _ in os.walk(cgroup):  # passes over a scope that ends meanwhile
-                try:
-                    count += len(Path(directory, "cgroup.procs").read_text().split())
-                except OSError:
-                    continue
-        return count
+        return len(memory.processes(self._places.cgroups))
 
     def _kill_cgroup(self) -> None:
         for cgroup in self._places.cgroups:
@@ -506,10 +606,11 @@ def _make_directory(path: Path) -> None:
     os.chown(path, owner.st_uid, owner.st_gid)
 
 
-def _docker_logs(container: str, lines: int) -> list[str]:
+def _docker_logs(container: str, lines: int, times: bool = False) -> list[str]:
+    words = ["docker", "logs", *(["--timestamps"] if times else []), "--tail", str(lines), container]
     try:
         done = subprocess.run(
-            ["docker", "logs", "--tail", str(lines), container],
+            words,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -518,7 +619,15 @@ def _docker_logs(container: str, lines: int) -> list[str]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return [f"(no log: {error})"]
-    return done.stdout.decode(errors="replace").splitlines()[-lines:]
+    return done.stdout[-LOG_BYTES_ASKED:].decode(errors="replace").splitlines()[-lines:]
+
+
+def _size(path: str) -> int | None:
+    """Bytes of a file; None where there is none to be seen."""
+    try:
+        return os.stat(path).st_size if path else None
+    except OSError:
+        return None
 
 
 def _digest(text: str) -> str:
@@ -527,14 +636,6 @@ def _digest(text: str) -> str:
 
 def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def _memory_available() -> int | None:
-    """Bytes of MemAvailable."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
 
 
 async def serve(agent: Agent, path: Path) -> None:

@@ -1,199 +1,82 @@
 """The keeper's judgement: a pure function from rules, memory and one look at the pair to memory and actions.
 
-Time is seconds of CLOCK_BOOTTIME, handed in. Unknown is not no: what could not be seen changes nothing until its
-deadline. Progress counts before probes: a pair whose counters move is alive, whatever else is silent.
+Unknown is not no: what could not be seen changes nothing until its deadline. Progress counts before probes: a pair
+whose counters move is alive, whatever else is silent.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any
 
+from node.state import (
+    Action,
+    Canary,
+    Failed,
+    Gating,
+    Memory,
+    Node,
+    Phase,
+    Promote,
+    Rank,
+    Ready,
+    Reject,
+    Rules,
+    RunGates,
+    SendCanary,
+    StartRank,
+    StopRank,
+    Verdict,
+    View,
+    Work,
+    dump,
+    restore,
+)
 
-class Phase(str, Enum):
-    """Where the pair is. `sparkpair status` prints these words."""
-
-    EMPTY = "empty"
-    """No generation was handed over yet."""
-    STOPPING = "stopping"
-    """Ranks are being ended, before a start or for good."""
-    WAITING = "waiting"
-    """A start is due and a node is out of reach."""
-    BACKOFF = "backoff"
-    """A start is due and its time has not come."""
-    STARTING = "starting"
-    GATING = "gating"
-    """The API is up; the canary has not answered yet."""
-    RUNNING = "running"
-    RESTING = "resting"
-    """The restart budget is spent; a person or a deploy goes on."""
-    STOPPED = "stopped"
-    """On purpose; kept over reboots."""
-
-
-@dataclass(frozen=True)
-class Rules:
-    """The supervision settings that matter for a decision. Seconds, counts."""
-
-    start_order: tuple[int, ...]
-    lease_seconds: float
-    ready_timeout_seconds: float
-    canary_interval_seconds: float
-    stuck_seconds: float
-    backoff_seconds: float
-    backoff_max_seconds: float
-    restart_budget: int
-    restart_window_seconds: float
-    stable_seconds: float = 600.0
-    """A run this long clears the failures before it."""
-    load_stall_seconds: float = 0.0
-    """A start in which for this long no rank showed work has hung; 0: only ready_timeout_seconds counts."""
-    start_attempts: int = 2
-    """Failed starts of a generation that never passed its gates, before the last good one is returned to."""
-    memory_wait_seconds: float = 120.0
-    memory_tolerance_bytes: int = 6 * 2**30
-    """A start is due only when a node has as much memory available as before the last good start, less this."""
-    memory_restart_bytes: int = 0
-    """An idle pair with a node below this is restarted within the quiet minutes; 0: never."""
-    quiet_minutes: tuple[int, int] | None = None
-    """Begin and end, in minutes of the day."""
-    silent_api_seconds: float = 60.0
-    """No HTTP answer for this long, with no progress either, is a failure."""
-
-
-@dataclass(frozen=True)
-class Rank:
-    """One rank as its agent sees it."""
-
-    state: str
-    """absent, starting, running, stopping, exited, failed, or unknown (Docker does not answer)."""
-    engine: str | None = None
-    exit_code: int | None = None
-    error: str = ""
-    processes: int = 0
-    """Processes below the engine's cgroup parent."""
-    incarnation: str = ""
-    """Changes when the agent restarts: what the former one was asked for may not have happened."""
-
-
-@dataclass(frozen=True)
-class Node:
-    """One node as the keeper sees it. `rank` is None while it is out of reach."""
-
-    rank: Rank | None
-    silent_seconds: float = 0.0
-    rail_up: bool | None = None
-
-
-@dataclass(frozen=True)
-class Canary:
-    """The last canary completion: pending, ok, failed with its reason, or locked: there is no key that opens the API.
-    It answered then, and what it would have completed is not known."""
-
-    state: str
-    reason: str = ""
-    answered: bool = True
-    """An answer came, right or wrong; False: none within the deadline."""
-
-
-@dataclass(frozen=True)
-class Gating:
-    """The gates after a start: pending, passed, failed with its reason, or busy: no answer within a deadline while
-    others' requests went on, which is no fault."""
-
-    state: str
-    reason: str = ""
-    answered: bool = True
-    """An answer came, right or wrong; False: none within the deadline."""
-
-
-@dataclass(frozen=True)
-class View:
-    """One look at the pair."""
-
-    now: float
-    nodes: tuple[Node, ...]
-    healthy: bool | None = None
-    """What the ready path said: 200 or not; None: not asked, or the last answer is old."""
-    progress: tuple[float, ...] | None = None
-    """Counters that move while the engine works; None: unknown."""
-    busy: int | None = None
-    """Requests running and waiting; None: unknown."""
-    canary: Canary | None = None
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What the keeper remembers from one look to the next, and over its own restarts."""
-
-    desired: str = "run"
-    phase: Phase = Phase.EMPTY
-    accepted: str | None = None
-    since: float = 0.0
-    """When the phase began."""
-    reason: str = ""
-    due: str = ""
-    """Why the start that is due, or in progress, happens."""
-    not_before: float = 0.0
-    failures: tuple[float, ...] = ()
-    asked: Mapping[int, str] = field(default_factory=dict)
-    """Ranks that this start has seen begin, with the incarnation of the agent that did it."""
-    gentle: bool = True
-    """The ranks are healthy as far as known: let requests end within the grace period."""
-    mark: tuple[float, ...] | None = None
-    moved: float = 0.0
-    """When the counters last moved."""
-    answered: float = 0.0
-    """When the API last answered anything."""
-    canary_sent: float | None = None
-    strikes: int = 0
-
-
-@dataclass(frozen=True)
-class StopRank:
-    rank: int
-    gentle: bool
-
-
-@dataclass(frozen=True)
-class StartRank:
-    rank: int
-
-
-@dataclass(frozen=True)
-class SendCanary:
-    purpose: str
-
-
-@dataclass(frozen=True)
-class Promote:
-    """The accepted generation passed its gates."""
-
-
-@dataclass(frozen=True)
-class Failed:
-    """An attempt or a run ended; the reason and both ranks' last lines are worth keeping."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Ready:
-    """The pair answers."""
-
-    seconds: float
-
-
-Action = StopRank | StartRank | SendCanary | Promote | Failed | Ready
+__all__ = [
+    "Action",
+    "Canary",
+    "Failed",
+    "Gating",
+    "Memory",
+    "Node",
+    "Phase",
+    "Promote",
+    "Rank",
+    "Ready",
+    "Reject",
+    "Rules",
+    "RunGates",
+    "SendCanary",
+    "StartRank",
+    "StopRank",
+    "Verdict",
+    "View",
+    "Work",
+    "after_boot",
+    "decide",
+    "dump",
+    "request_rest",
+    "request_run",
+    "request_start",
+    "request_stop",
+    "restore",
+]
 
 STUCK_STOP_SECONDS = 60.0
 """Ending a rank takes its grace and a few seconds; longer means that the kernel holds its processes."""
 CANARY_STRIKES = 2
 """One canary may be lost to a hiccup; a restart needs two in a row."""
+FROZEN_SECONDS = 15.0
+"""Somebody may stop a process for a moment to look at it."""
+GATES_AGAIN_SECONDS = 60.0
+"""Between two tries of gates that found no free slot."""
+WORKING_CORES = 1.5
+"""A start that hangs spins on one core (field reports: ENG-01); more is work."""
+CORES_OVER_SECONDS = 10.0
+REFRESH_IDLE_SECONDS = 60.0
+REFRESH_APART_SECONDS = 12 * 3600.0
+"""A restart for memory's sake is made once in a night, whether it helped or not."""
+GIB = 2**30
 
 
 def decide(rules: Rules, memory: Memory, view: View) -> tuple[Memory, list[Action]]:
@@ -210,13 +93,13 @@ def decide(rules: Rules, memory: Memory, view: View) -> tuple[Memory, list[Actio
         return _gating(rules, memory, view)
     if memory.phase is Phase.RUNNING:
         return _running(rules, memory, view)
-    return _clearing(memory, view)
+    return _clearing(rules, memory, view)
 
 
 def request_start(memory: Memory, now: float, reason: str, *, accepted: str | None = None) -> Memory:
     """A person or a deploy wants the pair started anew: budget and back-off begin afresh. A pair that was stopped on
     purpose stays stopped, with the new generation accepted."""
-    memory = dataclasses.replace(memory, accepted=accepted or memory.accepted)
+    memory = dataclasses.replace(memory, accepted=accepted or memory.accepted, attempts=0, needs_boot=False)
     if memory.desired == "stop":
         return memory
     return _restart(memory, now, reason, gentle=True, failures=(), not_before=now)
@@ -235,45 +118,23 @@ def request_stop(memory: Memory, now: float) -> Memory:
 
 
 def request_run(memory: Memory, now: float, reason: str) -> Memory:
-    """Take back a stop."""
-    return request_start(dataclasses.replace(memory, desired="run"), now, reason)
+    """Take back a stop, or go on after resting; then whatever the nodes' memory says."""
+    insist = memory.phase is Phase.RESTING
+    started = request_start(dataclasses.replace(memory, desired="run"), now, reason)
+    return dataclasses.replace(started, insist=insist)
 
 
 def after_boot(memory: Memory, now: float) -> Memory:
     """The head was booted: whatever ran has gone, what was wanted still is. The boot clock began again."""
-    memory = dataclasses.replace(memory, failures=(), not_before=now, asked={}, mark=None, canary_sent=None, strikes=0)
-    if memory.desired == "stop" or memory.accepted is None or memory.phase is Phase.RESTING:
+    memory = dataclasses.replace(
+        memory, failures=(), not_before=now, asked={}, mark=None, canary_sent=None, strikes=0,
+        up=None, cleared=None, refreshed=None, work=(),
+    )  # fmt: skip
+    rests = memory.phase is Phase.RESTING and not memory.needs_boot
+    if memory.desired == "stop" or memory.accepted is None or rests:
         return dataclasses.replace(memory, since=now)
+    memory = dataclasses.replace(memory, needs_boot=False)
     return _restart(memory, now, "the head was booted", gentle=False, failures=(), not_before=now)
-
-
-def dump(memory: Memory) -> dict[str, Any]:
-    """Memory as JSON values."""
-    data = dataclasses.asdict(memory)
-    data["phase"] = memory.phase.value
-    data["asked"] = {str(rank): incarnation for rank, incarnation in memory.asked.items()}
-    return data
-
-
-def restore(data: Mapping[str, Any]) -> Memory:
-    """Memory from JSON values. Raises ValueError, TypeError or KeyError for anything else."""
-    fields = {item.name for item in dataclasses.fields(Memory)}
-    values = {key: value for key, value in data.items() if key in fields}
-    if values["desired"] not in ("run", "stop"):
-        raise ValueError(f"desired is {values['desired']!r}")
-    accepted = values["accepted"]
-    if accepted is not None and not (isinstance(accepted, str) and re.fullmatch(r"[0-9a-f]{64}", accepted)):
-        raise ValueError(f"accepted is {accepted!r}")
-    for name in ("since", "not_before", "moved", "answered"):
-        values[name] = float(values.get(name, 0.0))
-    for name in ("reason", "due"):
-        values[name] = str(values.get(name, ""))
-    values["phase"] = Phase(values["phase"])
-    values["failures"] = tuple(float(value) for value in values.get("failures", ()))
-    values["asked"] = {int(rank): str(incarnation) for rank, incarnation in dict(values.get("asked", {})).items()}
-    if values.get("mark") is not None:
-        values["mark"] = tuple(float(value) for value in values["mark"])
-    return Memory(**values)
 
 
 def _ended(rules: Rules, memory: Memory, view: View, final: Phase, reason: str) -> tuple[Memory, list[Action]]:
@@ -289,8 +150,8 @@ def _ended(rules: Rules, memory: Memory, view: View, final: Phase, reason: str) 
     return memory, stops
 
 
-def _clearing(memory: Memory, view: View) -> tuple[Memory, list[Action]]:
-    """A start is due: end what is left, wait for every node and for the back-off, then begin."""
+def _clearing(rules: Rules, memory: Memory, view: View) -> tuple[Memory, list[Action]]:
+    """A start is due: end what is left, wait for every node, its memory and the back-off, then begin."""
     stops = _stops(memory, view)
     away = [rank for rank, node in enumerate(view.nodes) if node.rank is None]
     unknown = [rank for rank, node in enumerate(view.nodes) if node.rank is not None and node.rank.state == "unknown"]
@@ -304,13 +165,24 @@ def _clearing(memory: Memory, view: View) -> tuple[Memory, list[Action]]:
         if stuck and view.now - memory.since > STUCK_STOP_SECONDS:
             return _phase(memory, view, Phase.STOPPING, _does_not_end(view, stuck)), stops
         return _phase(memory, view, Phase.STOPPING, memory.due), stops
-    cut = [rank for rank, node in enumerate(view.nodes) if node.rail_up is False]
+    if memory.cleared is None:
+        memory = dataclasses.replace(memory, cleared=view.now)
+    cut = _cut(view)
     if cut:
-        return _phase(memory, view, Phase.WAITING, f"the rail of {_ranks(cut)} has no carrier; {memory.due}"), []
+        return _phase(memory, view, Phase.WAITING, f"{cut}; {memory.due}"), []
     if view.now < memory.not_before:
         wait = memory.not_before - view.now
         return _phase(memory, view, Phase.BACKOFF, memory.due or f"next start in {wait:.0f} s"), []
-    begun = dataclasses.replace(
+    short = _short_of_memory(rules, memory, view)
+    if short:
+        return _wait_for_memory(rules, memory, view, short)
+    return _begin(memory, view), []
+
+
+def _begin(memory: Memory, view: View) -> Memory:
+    """Start with the next look."""
+    available = tuple(None if node.rank is None else node.rank.available for node in view.nodes)
+    return dataclasses.replace(
         memory,
         phase=Phase.STARTING,
         since=view.now,
@@ -319,11 +191,42 @@ def _clearing(memory: Memory, view: View) -> tuple[Memory, list[Action]]:
         mark=None,
         canary_sent=None,
         strikes=0,
+        up=None,
+        worked=view.now,
+        work=(),
+        work_at=view.now,
+        before=available,
     )
-    return begun, []
+
+
+def _short_of_memory(rules: Rules, memory: Memory, view: View) -> str:
+    """Which nodes have clearly less memory than before the last good start; "" if none has, or a person insists."""
+    if memory.insist:
+        return ""
+    found = []
+    for position, (node, idle) in enumerate(zip(view.nodes, memory.idle, strict=False)):
+        available = node.rank.available if node.rank is not None else None
+        if available is not None and idle is not None and available < idle - rules.memory_tolerance_bytes:
+            found.append(
+                f"rank {position}: {available / GIB:.1f} GiB of memory available after its end, "
+                f"{idle / GIB:.1f} before the last good start"
+            )
+    return "; ".join(found)
+
+
+def _wait_for_memory(rules: Rules, memory: Memory, view: View, short: str) -> tuple[Memory, list[Action]]:
+    since = memory.cleared if memory.cleared is not None else view.now
+    if view.now - since <= rules.memory_wait_seconds:
+        return _phase(memory, view, Phase.WAITING, f"{short}; waiting for it to come back; {memory.due}"), []
+    reason = (
+        f"{short}, and it did not come back within {rules.memory_wait_seconds:.0f} s: end what uses it, "
+        "or boot the node (a driver may keep memory after a crash)"
+    )
+    return _rest(memory, view, reason, needs_boot=True), [Failed(reason)]
 
 
 def _starting(rules: Rules, memory: Memory, view: View) -> tuple[Memory, list[Action]]:
+    memory = _note_work(memory, view)
     failure = _lost(rules, memory, view)
     if failure:
         return _fail(rules, memory, view, failure)
@@ -341,55 +244,89 @@ def _starting(rules: Rules, memory: Memory, view: View) -> tuple[Memory, list[Ac
             break
     else:
         if view.healthy:
-            sent = dataclasses.replace(
-                memory,
-                phase=Phase.GATING,
-                since=memory.since,
-                reason="the API is up; canary sent",
-                canary_sent=view.now,
-                answered=view.now,
-                moved=view.now,
-            )
-            return sent, [SendCanary("first answer after the start")]
+            return _ask_gates(dataclasses.replace(memory, phase=Phase.GATING, up=view.now), view)
     if view.now - memory.since > rules.ready_timeout_seconds:
-        return _fail(rules, memory, view, f"not ready within {rules.ready_timeout_seconds:.0f} s")
+        reason = f"not ready within {rules.ready_timeout_seconds:.0f} s"
+        return _fail(rules, memory, view, reason, hung=True)
+    if 0 < rules.load_stall_seconds < view.now - memory.worked:
+        reason = (
+            f"no sign of work from any rank for {view.now - memory.worked:.0f} s: no log line, no file read or "
+            f"written, no more than {WORKING_CORES:g} cores"
+        )
+        return _fail(rules, memory, view, reason, hung=True)
     return memory, actions
 
 
+def _note_work(memory: Memory, view: View) -> Memory:
+    """Keep when a rank last showed work. What cannot be seen counts as work: unknown is not no."""
+    now = tuple(node.rank.work if node.rank is not None else None for node in view.nodes)
+    seen = tuple(item for item in now if item is not None)
+    if len(seen) < len(now) or len(memory.work) != len(seen):
+        return dataclasses.replace(memory, worked=view.now, work=seen, work_at=view.now)
+    pairs = list(zip(memory.work, seen, strict=True))
+    if any(new.log != old.log or new.io != old.io for old, new in pairs):
+        return dataclasses.replace(memory, worked=view.now, work=seen, work_at=view.now)
+    seconds = view.now - memory.work_at
+    if seconds < CORES_OVER_SECONDS:
+        return memory
+    busy = any(new.cpu - old.cpu > WORKING_CORES * seconds for old, new in pairs)
+    return dataclasses.replace(memory, worked=view.now if busy else memory.worked, work=seen, work_at=view.now)
+
+
+def _ask_gates(memory: Memory, view: View) -> tuple[Memory, list[Action]]:
+    asked = dataclasses.replace(
+        memory, reason="the API is up; its gates are asked", canary_sent=view.now, answered=view.now, moved=view.now
+    )
+    return asked, [RunGates()]
+
+
 def _gating(rules: Rules, memory: Memory, view: View) -> tuple[Memory, list[Action]]:
+    memory = _note_progress(rules, memory, view)
     failure = _lost(rules, memory, view)
     if failure:
         return _fail(rules, memory, view, failure)
-    if view.canary is None:  # the keeper was restarted meanwhile
-        return dataclasses.replace(memory, canary_sent=view.now), [SendCanary("first answer after the start")]
-    if view.canary.state in ("failed", "locked"):
-        return _fail(rules, memory, view, f"the first completion failed: {view.canary.reason}")
-    if view.canary.state == "ok":
-        running = dataclasses.replace(
-            memory,
-            phase=Phase.RUNNING,
-            since=view.now,
-            reason="",
-            mark=view.progress,
-            moved=view.now,
-            answered=view.now,
-            canary_sent=None,
-            strikes=0,
-            gentle=True,
-        )
-        return running, [Promote(), Ready(view.now - memory.since)]
-    return memory, []
+    cut = _cut(view)
+    if cut:  # what is asked now hangs, and is asked anew when the cable is back
+        return dataclasses.replace(memory, reason=f"{cut}; waiting for the cable", canary_sent=None), []
+    if view.gates is None or memory.canary_sent is None:  # the keeper was restarted, or the rail was cut
+        return _ask_gates(memory, view)
+    if view.gates.state == "pending":
+        return memory, []
+    if view.gates.state == "failed":
+        return _fail(rules, memory, view, view.gates.reason)
+    if view.gates.state == "busy" and memory.accepted != view.good:
+        # It serves, and every slot is taken: it counts as good only when it has shown what it must.
+        if view.now - memory.canary_sent >= GATES_AGAIN_SECONDS:
+            return _ask_gates(memory, view)
+        return dataclasses.replace(memory, reason=f"it serves; {view.gates.reason}"), []
+    running = dataclasses.replace(
+        memory,
+        phase=Phase.RUNNING,
+        since=view.now,
+        reason="",
+        mark=view.progress,
+        moved=view.now,
+        answered=view.now,
+        canary_sent=None,
+        strikes=0,
+        attempts=0,
+        insist=False,
+        idle=memory.before or memory.idle,
+        gentle=True,
+    )
+    ready = Ready((memory.up if memory.up is not None else view.now) - memory.since)
+    return running, [ready] if view.gates.state == "busy" else [Promote(), ready]
 
 
 def _running(rules: Rules, memory: Memory, view: View) -> tuple[Memory, list[Action]]:
+    memory = _note_progress(rules, memory, view)
     failure = _lost(rules, memory, view)
     if failure:
         return _fail(rules, memory, view, failure)
-    memory = _note_progress(rules, memory, view)
-    down = [rank for rank, node in enumerate(view.nodes) if node.rail_up is False]
-    if down:
+    cut = _cut(view)
+    if cut:
         # Requests hang while the engine's rail is cut and go on by themselves when it is back: wait, judge nothing.
-        note = f"the rail of {_ranks(down)} has no carrier; waiting for the cable"
+        note = f"{cut}; waiting for the cable"
         return dataclasses.replace(memory, reason=note, moved=view.now, answered=view.now, canary_sent=None), []
     if memory.reason:
         memory = dataclasses.replace(memory, reason="")
@@ -397,12 +334,33 @@ def _running(rules: Rules, memory: Memory, view: View) -> tuple[Memory, list[Act
         return _judge_canary(rules, memory, view)
     if view.now - memory.answered > rules.silent_api_seconds and view.now - memory.moved > rules.silent_api_seconds:
         return _fail(rules, memory, view, f"the API has not answered for {view.now - memory.answered:.0f} s")
+    low = _low_at_night(rules, memory, view)
+    if low:
+        again = _restart(memory, view.now, low, gentle=True, failures=memory.failures, not_before=view.now)
+        return dataclasses.replace(again, refreshed=view.now), []
     quiet = view.now - memory.moved
     if view.busy == 0 and quiet >= rules.canary_interval_seconds:
         return dataclasses.replace(memory, canary_sent=view.now), [SendCanary("idle")]
     if view.busy and quiet >= rules.stuck_seconds:
         return dataclasses.replace(memory, canary_sent=view.now), [SendCanary(f"{view.busy} requests, no progress")]
     return memory, []
+
+
+def _low_at_night(rules: Rules, memory: Memory, view: View) -> str:
+    """Why an idle pair is restarted now for its memory's sake; "" if it is not."""
+    if not rules.memory_restart_bytes or rules.quiet_minutes is None or view.minute is None:
+        return ""
+    begin, end = rules.quiet_minutes
+    within = begin <= view.minute < end if begin < end else view.minute >= begin or view.minute < end
+    if not within or view.busy != 0 or view.now - memory.moved < REFRESH_IDLE_SECONDS:
+        return ""
+    if memory.refreshed is not None and view.now - memory.refreshed < REFRESH_APART_SECONDS:
+        return ""
+    for position, node in enumerate(view.nodes):
+        available = node.rank.available if node.rank is not None else None
+        if available is not None and available < rules.memory_restart_bytes:
+            return f"rank {position} has {available / GIB:.1f} GiB of memory left, less than memory_restart_mib"
+    return ""
 
 
 def _judge_canary(rules: Rules, memory: Memory, view: View) -> tuple[Memory, list[Action]]:
@@ -432,7 +390,7 @@ def _note_progress(rules: Rules, memory: Memory, view: View) -> Memory:
     if view.progress is not None and view.progress != memory.mark:
         moved = memory.moved if memory.mark is None else view.now
         memory = dataclasses.replace(memory, mark=view.progress, moved=moved)
-    if memory.failures and view.now - memory.since > rules.stable_seconds:
+    if memory.phase is Phase.RUNNING and memory.failures and view.now - memory.since > rules.stable_seconds:
         memory = dataclasses.replace(memory, failures=())
     return memory
 
@@ -453,7 +411,15 @@ def _lost(rules: Rules, memory: Memory, view: View) -> str:
             reasons.append(f"rank {position}: runs another generation ({(rank.engine or 'none')[:12]})")
         elif rank.state == "absent" and _should_be_there(memory, position, rank):
             reasons.append(f"rank {position}: the container is gone")
+        elif rank.state == "running" and _is_frozen(memory, view, rank):
+            reasons.append(f"rank {position}: its processes have been stopped for {rank.frozen_seconds:.0f} s")
     return "; ".join(reasons)
+
+
+def _is_frozen(memory: Memory, view: View, rank: Rank) -> bool:
+    """Whether a rank that was stopped from outside holds the pair up."""
+    moves = memory.phase is not Phase.STARTING and view.now - memory.moved <= FROZEN_SECONDS
+    return rank.frozen_seconds > FROZEN_SECONDS and not moves
 
 
 def _should_be_there(memory: Memory, position: int, rank: Rank) -> bool:
@@ -461,22 +427,81 @@ def _should_be_there(memory: Memory, position: int, rank: Rank) -> bool:
     return memory.phase is not Phase.STARTING or memory.asked.get(position) == rank.incarnation
 
 
-def _fail(rules: Rules, memory: Memory, view: View, reason: str) -> tuple[Memory, list[Action]]:
-    # Attempts that never got to answer count together however long each took: the window is for runs that did.
+def _cut(view: View) -> str:
+    """Which rails carry nothing; "" if all do, as far as known."""
+    dark = [rank for rank, node in enumerate(view.nodes) if node.rail_up is False]
+    if dark:
+        return f"the rail of {_ranks(dark)} has no carrier"
+    mute = [rank for rank, node in enumerate(view.nodes) if node.rail_reach is False]
+    return f"{_ranks(mute)} does not answer over the rail" if mute else ""
+
+
+def _fail(rules: Rules, memory: Memory, view: View, reason: str, *, hung: bool = False) -> tuple[Memory, list[Action]]:
     tried = memory.phase in (Phase.STARTING, Phase.GATING)
+    verdict = view.verdict
+    if verdict is not None and verdict.text:
+        reason = f"{reason}; {verdict.text}"
+    failed = Failed(reason)
+    if verdict is not None and verdict.action == "rest":
+        return _rest(memory, view, reason, needs_boot=True), [failed]
+    certain = verdict is not None and verdict.action == "reject"
+    if tried and _is_to_blame(memory, view):
+        memory = dataclasses.replace(memory, attempts=memory.attempts + 1)
+        if certain or hung or memory.attempts >= rules.start_attempts:
+            settled = _give_up(memory, view, reason, certain=certain)
+            if settled is not None:
+                return settled[0], [failed, *settled[1]]
+    # Attempts that never got to answer count together however long each took: the window is for runs that did.
     counted = [at for at in memory.failures if tried or view.now - at < rules.restart_window_seconds]
     failures = (*counted[-rules.restart_budget :], view.now)
     if len(failures) > rules.restart_budget:
         rest = f"{len(failures)} failures in {view.now - failures[0]:.0f} s, the last: {reason}"
-        resting = dataclasses.replace(
-            memory, phase=Phase.RESTING, since=view.now, reason=rest, failures=failures, gentle=False, canary_sent=None
-        )
-        return resting, [Failed(reason)]
+        return dataclasses.replace(_rest(memory, view, rest), failures=failures), [failed]
     delay = 0.0
     if len(failures) > 1:
         delay = min(rules.backoff_seconds * 2 ** (len(failures) - 2), rules.backoff_max_seconds)
     again = _restart(memory, view.now, reason, gentle=False, failures=failures, not_before=view.now + delay)
-    return again, [Failed(reason)]
+    return again, [failed]
+
+
+def _is_to_blame(memory: Memory, view: View) -> bool:
+    """Whether a failed start tells against its launch: not where a node, its agent, Docker or a rail was lost."""
+    for position, node in enumerate(view.nodes):
+        if node.rank is None or node.rank.state == "unknown":
+            return False
+        if memory.asked.get(position, node.rank.incarnation) != node.rank.incarnation:
+            return False
+    return not _cut(view)
+
+
+def _give_up(memory: Memory, view: View, reason: str, *, certain: bool) -> tuple[Memory, list[Action]] | None:
+    """No further start of a launch that was never good: back to the last good one, or rest. None: try again."""
+    launch = memory.accepted or ""
+    if view.good == launch:
+        return None
+    if view.good is None:
+        if not certain:
+            return None
+        return _rest(memory, view, f"this launch cannot start: {reason}"), []
+    if view.way_back:
+        rest = f"launch {launch[:12]} failed: {reason}; the last good one cannot take its place: {view.way_back}"
+        return _rest(memory, view, rest), []
+    due = f"launch {launch[:12]} was rejected: {reason}; going back to {view.good[:12]}"
+    back = dataclasses.replace(memory, accepted=view.good, attempts=0)
+    again = _restart(back, view.now, due, gentle=False, failures=(), not_before=view.now)
+    return again, [Reject(launch, reason)]
+
+
+def _rest(memory: Memory, view: View, reason: str, *, needs_boot: bool = False) -> Memory:
+    return dataclasses.replace(
+        memory,
+        phase=Phase.RESTING,
+        since=view.now,
+        reason=reason,
+        gentle=False,
+        canary_sent=None,
+        needs_boot=needs_boot,
+    )
 
 
 def _restart(
@@ -495,6 +520,8 @@ def _restart(
         mark=None,
         canary_sent=None,
         strikes=0,
+        up=None,
+        cleared=None,
     )
 
 

@@ -34,6 +34,8 @@ class Container:
     exit_code: int
     started_at: str
     error: str
+    log_path: str = ""
+    """Its log as a file; empty where Docker keeps it otherwise."""
 
 
 class _Connection(http.client.HTTPConnection):
@@ -80,6 +82,7 @@ class Docker:
             exit_code=int(state["ExitCode"]),
             started_at=str(state["StartedAt"]),
             error=str(state.get("Error", "")),
+            log_path=str(data.get("LogPath") or ""),
         )
 
     def image(self, reference: str) -> dict[str, Any]:

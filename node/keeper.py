@@ -15,22 +15,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from node import decide, paths, service, wire
+from node import decide, echo, handover, paths, service, signatures, wire
 from node.agent import boottime
-from node.decide import Memory, Phase
+from node.decide import Memory, Phase, Verdict
 from node.journal import log
 from node.lines import listen
 from node.link import AgentLink, Away, Refusal
 from node.probe import EngineProbe
+from node.rails import RailWatch
 from node.store import Generation, Store
 
 HASTE_SECONDS = 0.25
 """Between looks while ranks are being ended or begun: there the pair is down, and each second counts."""
 ENDING_GRACE_SECONDS = 2.0
 """For the rest of a failed pair: its requests are lost already, and rank 1 would take 13 s to end by itself."""
-WANTED_SECONDS = 20.0
-WANTED_CALL_SECONDS = 5.0
-"""One try; while it lasts no lease is renewed."""
+XID_SECONDS = 60.0
+"""An Xid this long before a run may still be what ended it."""
+NOTE_SECONDS = 600.0
+"""Between two writes of a generation's memory floor, which sinks for days."""
 LOG_LINES = 25
 HURRIED = (Phase.STOPPING, Phase.STARTING, Phase.GATING)
 SERVING = (Phase.STARTING, Phase.GATING, Phase.RUNNING)
@@ -51,6 +53,7 @@ class Keeper:
         clock: Callable[[], float] = boottime,
         status_path: Path = paths.STATUS,
         wanted_path: Path = paths.WANTED_RANK,
+        rails: RailWatch | None = None,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -72,6 +75,15 @@ class Keeper:
         self._published = ""
         self._generation: Generation | None = None
         self._serving = False
+        self._last_rollback: dict[str, Any] | None = None
+        self._gates = settings.gates
+        self._listed: list[dict[str, Any]] = []
+        self._floors: dict[int, int] = {}
+        self._floor_noted = clock()
+        self._warned: set[int] = set()
+        self._update = ""
+        self._release = ""
+        self._rails = rails or RailWatch({}, "", clock, _nobody)
         self._load()
 
     async def run(self) -> None:
@@ -90,18 +102,24 @@ class Keeper:
         """One look and what follows from it."""
         view = await self._look()
         if self.memory.phase is Phase.STARTING and self._generation is None:
-            reason = f"generation {(self.memory.accepted or '')[:12]} is damaged on this head; run deploy.py again"
-            self._remember(decide.request_rest(self.memory, self._clock(), reason))
+            await self._mend_generation()
         if self._unsaved:
             self._save()
         judged = self.memory
         memory, actions = decide.decide(self._settings.rules, judged, view)
-        failures = [action.reason for action in actions if isinstance(action, decide.Failed)]
-        logs = await self._tails() if failures else []
+        logs: list[list[str]] = []
+        if any(isinstance(action, decide.Failed) for action in actions):
+            logs = await self._tails(signatures.LINES_READ)
+            back = await self._way_back(judged, view.good)
+            view = dataclasses.replace(view, verdict=self._verdict(logs), way_back=back)
+            memory, actions = decide.decide(self._settings.rules, judged, view)
         if self.memory is not judged:
             return  # somebody asked for something meanwhile: look again with that in mind
-        for reason in failures:
-            self._failed(reason, logs, memory)
+        for action in actions:
+            if isinstance(action, decide.Failed):
+                self._failed(action.reason, logs, judged.accepted, memory)
+            elif isinstance(action, decide.Reject):
+                self._reject(action, str(memory.accepted), logs)
         self._remember(memory)
         for action in actions:
             await self._act(action)
@@ -114,10 +132,14 @@ class Keeper:
         if op == "status":
             return {"ok": True, "status": self.status()}
         if op == "logs":
-            logs = await self._tails(int(message.get("lines", LOG_LINES)))
+            logs = await self._tails(int(message.get("lines", LOG_LINES)), times=bool(message.get("times")))
             return {"ok": True, "logs": {str(rank): lines for rank, lines in enumerate(logs)}}
         if op == "accept":
-            return await self._accept(str(message.get("engine", "")))
+            return await self._accept(str(message.get("engine", "")), again=bool(message.get("again")))
+        if op == "rollback":
+            return await self._rollback(str(message.get("engine", "")))
+        if op == "warm-up":
+            return self._warm_up()
         if op == "stop":
             self._record("stop requested")
             self._remember(decide.request_stop(self.memory, now))
@@ -154,6 +176,17 @@ class Keeper:
                 for link in self._links
             },
             "last_failure": self._last_failure,
+            "rejected": self._store.rejected(),
+            "rollback": self._last_rollback,
+            "gates": self._probe.gate_results,
+            "generations": self._listed,
+            "memory": {
+                str(rank): {"available": seen.get("memory_available"), "floor": self._floors.get(rank)}
+                for rank, seen in sorted(self._ranks.items())
+            },
+            "asked": self._probe.asked,
+            "update": self._update,
+            "release": self._release,
         }
 
     async def _look(self) -> decide.View:
@@ -163,7 +196,10 @@ class Keeper:
         elif self._serving:
             self._serving = False
             self._probe.forget()
+        if self.memory.phase in SERVING:
+            self._rails.look()
         nodes = await asyncio.gather(*(self._poll(link) for link in self._links))
+        clock = time.localtime()
         return decide.View(
             now=self._clock(),
             nodes=tuple(nodes),
@@ -171,13 +207,20 @@ class Keeper:
             progress=self._probe.progress,
             busy=self._probe.busy,
             canary=self._probe.canary,
+            gates=self._probe.gates,
+            good=self._store.last_good(),
+            minute=clock.tm_hour * 60 + clock.tm_min,
         )
 
     async def _poll(self, link: AgentLink) -> decide.Node:
         entry = self._settings.nodes[link.rank]
         try:
             answer = await link.call(
-                "poll", epoch=self._epoch, lease_seconds=self._settings.lease_seconds, netdevs=list(entry.netdevs)
+                "poll",
+                epoch=self._epoch,
+                lease_seconds=self._settings.lease_seconds,
+                netdevs=list(entry.netdevs),
+                emergency_bytes=self._settings.memory.emergency_bytes,
             )
         except Away as error:
             self._ranks[link.rank] = {
@@ -200,7 +243,12 @@ class Keeper:
             "code": answer["code"],
             "rail_up": answer["rail_up"],
             "processes": answer["processes"],
+            "memory_available": answer.get("memory_available"),
+            "xids": answer.get("xids", []),
+            "clocks": answer.get("clocks"),
         }
+        self._watch_memory(link, answer)
+        work = answer.get("work")
         seen = decide.Rank(
             state=str(rank["state"]),
             engine=rank.get("engine"),
@@ -208,8 +256,46 @@ class Keeper:
             error=str(rank.get("error", "")),
             processes=int(answer["processes"]),
             incarnation=str(answer["incarnation"]),
+            frozen_seconds=float(answer.get("frozen_seconds", 0.0)),
+            work=decide.Work(int(work["log"]), int(work["io"]), float(work["cpu"])) if work else None,
+            available=answer.get("memory_available"),
         )
-        return decide.Node(seen, 0.0, answer["rail_up"])
+        return decide.Node(seen, 0.0, answer["rail_up"], self._rails.reach(link.rank))
+
+    def _watch_memory(self, link: AgentLink, answer: dict[str, Any]) -> None:
+        """Keep the floor since the start, and warn once when a node gets short."""
+        available = answer.get("memory_available")
+        recorded = answer.get("memory") or {}
+        if recorded.get("floor") is not None and recorded.get("engine") == self.memory.accepted:
+            self._floors[link.rank] = int(recorded["floor"])
+            if self._clock() - self._floor_noted > NOTE_SECONDS:
+                self._keep_floor(self.memory.accepted)
+        warning = self._settings.memory.warning_bytes
+        if available is None or not warning:
+            return
+        if available < warning and link.rank not in self._warned:
+            self._warned.add(link.rank)
+            text = f"{link.name} has {available / 2**20:.0f} MiB of memory left (memory_warning_mib)"
+            log(f"{text}; a node that runs out wedges", "warning")
+            self._record("memory", text=text)
+        elif available > 1.25 * warning:
+            self._warned.discard(link.rank)
+
+    def _keep_floor(self, engine: str | None) -> None:
+        """The lowest that each node had while this generation ran, kept with it."""
+        if engine is None or not self._floors:
+            return
+        self._floor_noted = self._clock()
+        former = self._store.noted(engine, "memory").get("floor", {})
+        floors = {
+            str(rank): min(floor, int(former.get(str(rank), floor))) for rank, floor in sorted(self._floors.items())
+        }
+        if floors == former:
+            return
+        try:
+            self._store.note(engine, "memory", {"floor": floors})
+        except OSError as error:
+            log(f"the memory floor could not be kept: {error}", "warning")
 
     def _outbid(self, link: AgentLink) -> None:
         """The agent knows a later epoch than ours: this head's state is older than the agent's, as after a restore."""
@@ -229,6 +315,8 @@ class Keeper:
                 if action.purpose != "idle":
                     log(f"canary: {action.purpose}")
                 self._probe.send_canary()
+            elif isinstance(action, decide.RunGates):
+                self._probe.run_gates(self._gates)
             elif isinstance(action, decide.Promote):
                 self._promote()
             elif isinstance(action, decide.Ready):
@@ -248,9 +336,11 @@ class Keeper:
             engine=self._generation.engine,
             text=self._generation.texts[rank],
             ports=ports,
+            drop_page_cache=self._settings.memory.drop_page_cache,
         )
         if rank == self._settings.rules.start_order[0]:
             self._counters["starts"] += 1
+            self._floors.clear()
             log(f"starting generation {self._generation.engine[:12]}: {self.memory.reason}")
             self._record("start", engine=self._generation.engine, reason=self.memory.reason)
 
@@ -259,10 +349,13 @@ class Keeper:
         if engine is None:
             return
         try:
-            self._store.promote(engine, {"canary": "ok", "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
+            note = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "gates": self._probe.gate_results}
+            self._store.promote(engine, note)
+            self._store.forgive(engine)
             self._store.prune(self._settings.generations_kept)
         except OSError as error:  # it serves all the same; the next start promotes it
             log(f"generation {engine[:12]} passed, and could not be marked so: {error}", "error")
+        self._list()
 
     def _ready(self, seconds: float) -> None:
         self._counters["ready"] += 1
@@ -271,65 +364,81 @@ class Keeper:
         log(f"generation {(self.memory.accepted or '')[:12]} answers, {seconds:.1f} s after its start", "notice")
         self._record("ready", engine=self.memory.accepted, seconds=round(seconds, 1))
 
-    def _failed(self, reason: str, logs: list[list[str]], memory: Memory) -> None:
+    def _failed(self, reason: str, logs: list[list[str]], engine: str | None, memory: Memory) -> None:
         """Keep why it failed, with both ranks' last lines, before anything is taken away."""
         self._counters["failures"] += 1
         self._last_failure = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "engine": memory.accepted,
+            "engine": engine,
             "reason": reason,
-            "logs": {str(rank): lines for rank, lines in enumerate(logs)},
+            "logs": {str(rank): lines[-LOG_LINES:] for rank, lines in enumerate(logs)},
         }
+        self._keep_floor(engine)
         self._save()
-        log(f"generation {(memory.accepted or '')[:12]} failed: {reason}", "error")
-        self._record("failed", engine=memory.accepted, reason=reason)
+        log(f"generation {(engine or '')[:12]} failed: {reason}", "error")
+        self._record("failed", engine=engine, reason=reason)
         if memory.phase is Phase.RESTING:
             log(f"resting: {memory.reason}. To try again: sparkpair start", "error")
             self._record("resting", reason=memory.reason)
 
-    async def _tails(self, lines: int = LOG_LINES) -> list[list[str]]:
-        return list(await asyncio.gather(*(self._tail(link, lines) for link in self._links)))
-
-    async def _tail(self, link: AgentLink, lines: int) -> list[str]:
+    def _reject(self, rejected: decide.Reject, good: str, logs: list[list[str]]) -> None:
+        """Written before the state that names the good one: a power cut in between is seen at the next load."""
         try:
-            answer = await link.call("logs", timeout=5.0, lines=lines)
+            self._store.reject(rejected.engine, rejected.reason)
+        except OSError as error:
+            log(f"that launch {rejected.engine[:12]} was rejected could not be kept: {error}", "error")
+        self._note_rollback(rejected.engine, good, rejected.reason, logs)
+        log(f"launch {rejected.engine[:12]} is rejected: {rejected.reason}; going back to {good[:12]}", "error")
+        self._record("rejected", engine=rejected.engine, reason=rejected.reason, to=good)
+        self._return_to(good)
+
+    def _verdict(self, logs: list[list[str]]) -> Verdict | None:
+        """What the nodes' kernels tell of a GPU that is lost, else what the ranks' last lines tell."""
+        serving = self.memory.phase is Phase.RUNNING
+        for rank, seen in sorted(self._ranks.items()):
+            for xid in seen.get("xids", []):
+                # A pair that has served since then was not hindered by it.
+                recent = float(xid["age_seconds"]) <= self._clock() - self.memory.since + XID_SECONDS
+                if xid["fatal"] and (recent or not serving):
+                    text = f"rank {rank}: {xid['meaning']} (Xid {xid['xid']} at {xid['time']}). Fix: {xid['fix']}"
+                    return Verdict(f"xid-{xid['xid']}", "rest", text)
+        return signatures.match(logs)
+
+    def _warm_up(self) -> dict[str, Any]:
+        if self.memory.phase is not Phase.RUNNING:
+            return {"ok": False, "error": f"the pair is {self.memory.phase.value}; a start asks the gates by itself"}
+        self._probe.run_gates(self._gates)
+        self._record("warm-up requested")
+        return {"ok": True}
+
+    async def _tails(self, lines: int = LOG_LINES, *, times: bool = False) -> list[list[str]]:
+        return list(await asyncio.gather(*(self._tail(link, lines, times) for link in self._links)))
+
+    async def _tail(self, link: AgentLink, lines: int, times: bool) -> list[str]:
+        try:
+            answer = await link.call("logs", timeout=5.0, lines=lines, times=times)
             return [str(line) for line in answer["lines"]]
         except (Away, Refusal) as error:
             return [f"(no log: {error})"]
 
-    async def _accept(self, engine: str) -> dict[str, Any]:
+    async def _accept(self, engine: str, *, again: bool) -> dict[str, Any]:
         """Take over the wanted set of all nodes, if it is whole and is the one that deploy means."""
         if engine == self.memory.accepted and self.memory.phase not in (Phase.RESTING, Phase.EMPTY):
             return {"ok": True, "note": f"already {self.memory.phase.value}"}
-        refusals: list[str] = []
-        answers = await asyncio.gather(*(self._wanted(link, refusals) for link in self._links))
-        wanted = [answer for answer in answers if answer is not None]
-        if not refusals:
-            layers = {tuple(answer["image"]["layers"]) for answer in wanted}
-            if len(layers) != 1:
-                refusals.append("the nodes hold different layers for the wanted image; run deploy.py again")
-            ranks = [(answer["text"], answer["identities"]) for answer in wanted]
-            found = wire.engine_hash(ranks)
-            if found != engine:
-                refusals.append(
-                    f"the nodes' wanted set is {found[:12]}, deploy handed over {engine[:12]}: "
-                    "it was changed meanwhile; run deploy.py again"
-                )
-            for rank, answer in enumerate(wanted):
-                if wire.parse_rank(answer["text"]).rank != rank:
-                    refusals.append(f"{self._links[rank].name} holds another rank's wanted set; run deploy.py again")
-        if refusals:
-            return {"ok": False, "error": "\n".join(refusals)}
-        manifest = {
-            "engine": engine,
-            "accepted": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "nodes": [link.name for link in self._links],
-            "identities": [answer["identities"] for answer in wanted],
-            "image": wanted[0]["image"]["id"],
-        }
-        texts = [answer["text"] for answer in wanted]
-        self._generation = self._store.snapshot(engine, texts, manifest, self._settings.text)
+        rejection = self._store.rejected().get(engine)
+        if rejection is not None and not again:
+            return {
+                "ok": False,
+                "error": f"launch {engine[:12]} was rejected on {rejection['time']}: {rejection['reason']}. "
+                f"To try it once more: deploy with retry_rejected={engine[:12]}",
+            }
+        found = await handover.wanted(self._links, engine, self._clock)
+        if found.refusals:
+            return {"ok": False, "error": "\n".join(found.refusals)}
+        self._store.forgive(engine)
+        self._generation = self._store.snapshot(engine, found.texts, found.manifest, self._settings.text)
         self._serve_with(self._settings)
+        self._list()
         reason = "first start" if self.memory.accepted is None else "the configuration changed"
         if engine == self.memory.accepted:
             reason = "deployed again after resting"
@@ -340,20 +449,88 @@ class Keeper:
         self._wake.set()
         return {"ok": True}
 
-    async def _wanted(self, link: AgentLink, refusals: list[str]) -> dict[str, Any] | None:
-        """A link may just be connecting, as right after a start of both programs: tried until a deadline."""
-        until = self._clock() + WANTED_SECONDS
-        while True:
-            try:
-                return await link.call("wanted", timeout=WANTED_CALL_SECONDS)
-            except Refusal as error:
-                refusals.append(str(error))
-                return None
-            except Away as error:
-                if self._clock() > until:
-                    refusals.append(f"{error}; is the node up? sparkpair-agent.service?")
-                    return None
-                await asyncio.sleep(0.3)
+    async def _rollback(self, prefix: str) -> dict[str, Any]:
+        """Back to a launch that was good, at a person's word."""
+        accepted = self.memory.accepted
+        if self.memory.desired == "stop":
+            return {"ok": False, "error": "the pair is stopped on purpose; sparkpair start first"}
+        good = [entry for entry in self._listed if entry["good"] and entry["engine"] != accepted]
+        found = [entry for entry in good if entry["engine"].startswith(prefix)]
+        if not prefix and self._store.last_good() not in (None, accepted):
+            found = [entry for entry in good if entry["engine"] == self._store.last_good()]
+        if not found or (prefix and len(found) > 1):
+            known = ", ".join(f"{entry['engine'][:12]} of {entry['accepted']}" for entry in good) or "none"
+            return {
+                "ok": False,
+                "error": f"no single other launch that was good begins with {prefix!r}; known: {known}",
+            }
+        target = found[0]
+        to = str(target["engine"])
+        generation = self._store.generation(to)
+        lacking = await handover.cannot_start(self._links, generation.texts, target["identities"])
+        if lacking:
+            return {"ok": False, "error": f"launch {to[:12]} cannot be started any more: {lacking}"}
+        reason = "taken back by the operator"
+        if accepted is not None:
+            self._store.reject(accepted, reason)
+        self._store.forgive(to)
+        self._return_to(to)
+        self._note_rollback(accepted, to, reason, [])
+        self._record("rollback requested", engine=to, former=accepted)
+        self._remember(decide.request_start(self.memory, self._clock(), f"back to launch {to[:12]}", accepted=to))
+        self._publish()
+        self._wake.set()
+        return {"ok": True, "note": f"going back to launch {to[:12]}", "engine": to}
+
+    def _return_to(self, engine: str) -> None:
+        """A kept generation is the accepted one from now on, with the API and gates that belong to it."""
+        try:
+            self._generation = self._store.generation(engine)
+            self._store.point_at(engine)
+            self._adopt_settings(self._generation)
+        except (wire.WireError, OSError) as error:
+            self._generation = None
+            log(str(error), "error")
+        self._list()
+
+    def _note_rollback(self, former: str | None, to: str, reason: str, logs: list[list[str]]) -> None:
+        self._last_rollback = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "from": former,
+            "to": to,
+            "reason": reason,
+            "logs": {str(rank): lines[-LOG_LINES:] for rank, lines in enumerate(logs)},
+        }
+
+    async def _way_back(self, judged: Memory, good: str | None) -> str:
+        """Why the last good generation cannot take the place of one that fails; "" where it can, or none is meant."""
+        if judged.phase not in (Phase.STARTING, Phase.GATING) or good in (None, judged.accepted):
+            return ""
+        try:
+            generation = self._store.generation(str(good))
+            identities = self._store.manifest(str(good))["identities"]
+        except (wire.WireError, KeyError) as error:
+            return str(error)
+        return await handover.cannot_start(self._links, generation.texts, identities)
+
+    async def _mend_generation(self) -> None:
+        """The accepted generation is damaged on this head: from the nodes' wanted sets, if they are still it; else the
+        last good one; else rest."""
+        engine, now = self.memory.accepted or "", self._clock()
+        found = await handover.wanted(self._links, engine, self._clock)
+        if engine and not found.refusals:
+            self._generation = self._store.snapshot(engine, found.texts, found.manifest, self._settings.text)
+            self._list()
+            log(f"generation {engine[:12]} was damaged on this head, and is whole again", "notice")
+            return
+        good = self._store.last_good()
+        if good not in (None, engine) and any(entry["engine"] == good for entry in self._listed):
+            reason = f"generation {engine[:12]} is damaged on this head; going back to {str(good)[:12]}"
+            self._return_to(str(good))
+            self._remember(decide.request_start(self.memory, now, reason, accepted=good))
+            return
+        reason = f"generation {engine[:12]} is damaged on this head; run deploy.py again"
+        self._remember(decide.request_rest(self.memory, now, reason))
 
     def _load(self) -> None:
         now = self._clock()
@@ -365,6 +542,7 @@ class Keeper:
             epoch = int(state.get("epoch", 0))
             counters = {name: int(value) for name, value in dict(state.get("counters", {})).items()}
             failure = dict(state["last_failure"]) if state.get("last_failure") else None
+            self._last_rollback = dict(state["rollback"]) if state.get("rollback") else None
             seconds = float(state["last_start_seconds"]) if state.get("last_start_seconds") is not None else None
         except (wire.WireError, KeyError, TypeError, ValueError, AttributeError) as error:
             aside = self._store.set_aside()
@@ -377,9 +555,14 @@ class Keeper:
         else:
             if not state or state.get("boot_id") == self._boot_id:
                 # The clock has gone on; what was seen of progress is old, and unknown is not no.
-                memory = dataclasses.replace(memory, mark=None, moved=now, answered=now, canary_sent=None, strikes=0)
+                memory = dataclasses.replace(
+                    memory, mark=None, moved=now, answered=now, canary_sent=None, strikes=0, worked=now, work=()
+                )
             else:
                 memory = decide.after_boot(memory, now)
+        good = self._store.last_good()
+        if memory.accepted in self._store.rejected() and good not in (None, memory.accepted):
+            memory = decide.request_start(memory, now, f"back to launch {str(good)[:12]}", accepted=good)
         if memory.accepted is not None:
             try:
                 self._generation = self._store.generation(memory.accepted)
@@ -393,7 +576,12 @@ class Keeper:
         self._counters = {"starts": 0, "ready": 0, "failures": 0, "canaries": 0, **counters}
         self._last_failure = failure
         self._last_start_seconds = seconds
+        self._list()
         self._save()
+
+    def _list(self) -> None:
+        """Look through the kept generations, whenever they change."""
+        self._listed = self._store.listed()
 
     def _recovered(self, now: float) -> Memory:
         """The state is lost; the links into the generations say what ran. It is taken to run still: what is not true of
@@ -423,6 +611,7 @@ class Keeper:
 
     def _serve_with(self, settings: service.Service) -> None:
         self._serving_ports = settings.ports
+        self._gates = settings.gates
         self._probe.use(settings.api, settings.canary)
 
     def _remember(self, memory: Memory) -> None:
@@ -450,6 +639,7 @@ class Keeper:
                     "boot_id": self._boot_id,
                     "counters": self._counters,
                     "last_failure": self._last_failure,
+                    "rollback": self._last_rollback,
                     "last_start_seconds": self._last_start_seconds,
                 }
             )
@@ -471,8 +661,9 @@ class Keeper:
     def _publish(self) -> None:
         """The state for everybody; the ranks' lines, which may hold what users wrote, are for root."""
         status = self.status()
-        if status["last_failure"] is not None:
-            status["last_failure"] = {key: value for key, value in status["last_failure"].items() if key != "logs"}
+        for name in ("last_failure", "rollback"):
+            if status[name] is not None:
+                status[name] = {key: value for key, value in status[name].items() if key != "logs"}
         text = json.dumps(status)
         if text == self._published and self._status_path.exists():
             return
@@ -488,7 +679,14 @@ class Keeper:
 
 def _lasting(memory: Memory) -> Memory:
     """What must survive a restart of the keeper; the rest moves with every look and is not worth a disk write."""
-    return dataclasses.replace(memory, mark=None, moved=0.0, answered=0.0, canary_sent=None, strikes=0)
+    return dataclasses.replace(
+        memory, mark=None, moved=0.0, answered=0.0, canary_sent=None, strikes=0, worked=0.0, work=(), work_at=0.0
+    )
+
+
+async def _nobody(address: str, netdev: str) -> None:
+    """Stands where no rail is watched."""
+    del address, netdev
 
 
 async def serve() -> int:
@@ -496,6 +694,9 @@ async def serve() -> int:
     paths.STATUS.unlink(missing_ok=True)  # a former keeper's word: who reads it must wait for ours
     settings = service.load(paths.WANTED_SERVICE)
     links = [AgentLink(node.rank, node.name, () if node.local else node.addresses, boottime) for node in settings.nodes]
+    # A worker's first address is that of the rail that the engine uses.
+    peers = {node.rank: node.addresses[0] for node in settings.nodes if node.addresses}
+    rails = RailWatch(peers, (settings.nodes[0].netdevs or ("",))[0], boottime, echo.reaches)
     keeper = Keeper(
         settings,
         Store(),
@@ -503,6 +704,7 @@ async def serve() -> int:
         EngineProbe(settings.api, settings.canary, boottime),
         code=wire.programs_hash(wire.programs(Path(__file__).parent)),
         boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        rails=rails,
     )
 
     server = await listen(paths.KEEPER_SOCKET, keeper.request)

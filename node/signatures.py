@@ -14,21 +14,14 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from node.state import Verdict
+
 LINES_READ = 400
 """Of each rank, the last ones."""
 CHARACTERS_READ = 4000
 """Of each line; with patterns whose every repetition is bounded this bounds the time of a match."""
 QUOTED = 200
 """Characters of the line that a verdict quotes."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """The most telling row that the lines match, and what to say of it."""
-
-    name: str
-    action: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -340,7 +333,7 @@ SIGNATURES: tuple[Signature, ...] = (
 )
 
 
-def match(logs: Sequence[Sequence[str]]) -> Found | None:
+def match(logs: Sequence[Sequence[str]]) -> Verdict | None:
     """The most telling row over all ranks' last lines, or None. The first line that says it is quoted: what comes later
     is often said because of it."""
     best: tuple[int, int, str] | None = None
@@ -356,7 +349,7 @@ def match(logs: Sequence[Sequence[str]]) -> Found | None:
     place, rank, message = best
     signature = SIGNATURES[place]
     text = f'rank {rank}: {signature.verdict} ("{printable(message)}"). Fix: {signature.fix}'
-    return Found(signature.name, signature.action, text)
+    return Verdict(signature.name, signature.action, text)
 
 
 def printable(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -14,6 +15,8 @@ from typing import Any
 
 from node import paths, wire
 
+REJECTED_KEPT = 50
+ADDRESS = re.compile(r"\b(?:[0-9]{1,3}\.){3}[0-9]{1,3}\b")
 HISTORY_BYTES = 1_000_000
 """History is cut to its newer half beyond this size."""
 
@@ -35,6 +38,8 @@ class Store:
         self._state = root / "keeper/state.json"
         self._stopped = root / "keeper/stopped"
         self._history = root / "history.jsonl"
+        self._rejections = root / "keeper/rejected.json"
+        self._rejected: dict[str, dict[str, str]] | None = None
 
     def load(self) -> dict[str, Any]:
         """The keeper's state; empty when there is none. Raises WireError for a damaged one."""
@@ -114,9 +119,86 @@ class Store:
             wire.write_atomic(self._generations / engine / "service.json", text)
 
     def promote(self, engine: str, note: dict[str, Any]) -> None:
-        """This generation passed its gates."""
+        """This generation passed its gates: its results are whole before the link says so."""
         wire.write_atomic(self._generations / engine / "gates.json", json.dumps(note, indent=1))
         self._link("last-good", engine)
+
+    def reject(self, engine: str, reason: str) -> None:
+        """Remember that a generation must not be started again, and why."""
+        entry = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "reason": reason}
+        known = {**{key: value for key, value in self.rejected().items() if key != engine}, engine: entry}
+        self._write_rejected(dict(list(known.items())[-REJECTED_KEPT:]))
+
+    def forgive(self, engine: str) -> None:
+        """Forget a rejection: somebody wants it tried once more, or it has passed its gates since."""
+        if engine in self.rejected():
+            self._write_rejected({key: value for key, value in self.rejected().items() if key != engine})
+
+    def rejected(self) -> dict[str, dict[str, str]]:
+        """Time and reason by engine hash. A damaged file is as good as none: the launch then fails anew."""
+        if self._rejected is None:
+            try:
+                data = wire.read_json(self._rejections) or {}
+            except wire.WireError:
+                data = {}
+            self._rejected = {
+                str(key): {"time": str(value["time"]), "reason": str(value["reason"])}
+                for key, value in data.items()
+                if isinstance(value, dict) and {"time", "reason"} <= set(value)
+            }
+        return self._rejected
+
+    def _write_rejected(self, known: dict[str, dict[str, str]]) -> None:
+        wire.write_atomic(self._rejections, json.dumps(known, indent=1))
+        self._rejected = known
+
+    def good(self, engine: str) -> bool:
+        """Whether a generation has passed its gates."""
+        return (self._generations / engine / "gates.json").is_file()
+
+    def manifest(self, engine: str) -> dict[str, Any]:
+        """What was noted when a generation was accepted. Raises WireError."""
+        return wire.read_json(self._generations / engine / "manifest.json") or {}
+
+    def note(self, engine: str, name: str, data: dict[str, Any]) -> None:
+        """Keep something beside a generation, such as the floor of its memory."""
+        if (self._generations / engine).is_dir():
+            wire.write_atomic(self._generations / engine / f"{name}.json", json.dumps(data, indent=1))
+
+    def noted(self, engine: str, name: str) -> dict[str, Any]:
+        """What was kept so; empty where nothing is, or it is damaged."""
+        try:
+            return wire.read_json(self._generations / engine / f"{name}.json") or {}
+        except wire.WireError:
+            return {}
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Every whole generation, the newest first: for status and plans."""
+        found = []
+        for path in self._newest_first():
+            try:
+                manifest = self.manifest(path.name)
+                texts = self.generation(path.name).texts
+            except wire.WireError:
+                continue
+            rejection = self.rejected().get(path.name)
+            found.append(
+                {
+                    "engine": path.name,
+                    "accepted": str(manifest.get("accepted", "")),
+                    "good": self.good(path.name),
+                    "rejected": rejection["reason"] if rejection else None,
+                    "addresses": sorted(set(ADDRESS.findall("\n".join(texts)))),
+                    "identities": manifest["identities"],
+                }
+            )
+        return found
+
+    def _newest_first(self) -> list[Path]:
+        if not self._generations.is_dir():
+            return []
+        whole = (path for path in self._generations.iterdir() if not path.name.startswith("."))
+        return sorted(whole, key=lambda path: path.stat().st_mtime, reverse=True)
 
     def last_good(self) -> str | None:
         """The newest generation that passed its gates."""
@@ -128,15 +210,8 @@ class Store:
 
     def prune(self, keep: int) -> None:
         """Remove the oldest generations beyond `keep`; never the current or the last good one."""
-        if not self._generations.is_dir():
-            return
         held = {self._target("current"), self._target("last-good")}
-        whole = sorted(
-            (path for path in self._generations.iterdir() if not path.name.startswith(".")),
-            key=lambda path: path.stat().st_mtime,
-            reverse=True,
-        )
-        for path in [*whole[keep:], *self._generations.glob(".new-*")]:
+        for path in [*self._newest_first()[keep:], *self._generations.glob(".new-*")]:
             if path.name not in held:
                 shutil.rmtree(path, ignore_errors=True)
 

@@ -470,12 +470,17 @@ OBJECTS: tuple[Object, ...] = (
         "There while the pair is stopped on purpose, so that a damaged state does not start it.",
     ),
     Object(
+        f"{VAR}/keeper/rejected.json", Sort.FILE, Where.HEAD, "root:root", "0600", "keeper", Life.PROGRAM,
+        "Launches that failed and are not to be tried again by themselves, each with time and reason.",
+    ),
+    Object(
         f"{VAR}/generations", Sort.DIRECTORY, Where.HEAD, "root:root", "0755", "keeper", Life.PROGRAM,
         "What was launched, so that it can be launched again.",
     ),
     Object(
         f"{VAR}/generations/<hash>", Sort.DIRECTORY, Where.HEAD, "root:root", "0700", "keeper", Life.GENERATION,
-        "One generation as it was accepted: rank<rank>.json, service.json, manifest.json; gates.json once ready.",
+        "One generation as it was accepted: rank<rank>.json, service.json, manifest.json; gates.json once it was good, "
+        "memory.json with the floors of the nodes' memory while it ran.",
     ),
     Object(
         f"{VAR}/current", Sort.LINK, Where.HEAD, "root:root", "", "keeper", Life.PROGRAM,
@@ -483,7 +488,7 @@ OBJECTS: tuple[Object, ...] = (
     ),
     Object(
         f"{VAR}/last-good", Sort.LINK, Where.HEAD, "root:root", "", "keeper", Life.PROGRAM,
-        "The last generation that answered a canary.",
+        "The last generation that passed its gates.",
     ),
     Object(
         str(paths.UPDATE), Sort.FILE, Where.HEAD, "root:root", "0600", "keeper", Life.PROGRAM,
@@ -500,7 +505,7 @@ OBJECTS: tuple[Object, ...] = (
     ),
     Object(
         f"{VAR}/history.jsonl", Sort.FILE, Where.HEAD, "root:root", "0600", "keeper", Life.PROGRAM,
-        "One line per event: accepted, start, ready, failed, resting; stop, start or restart requested.",
+        "One line per event: accepted, start, ready, failed, rejected, resting, memory; and what was requested.",
     ),
     # What is the operator's
     Object(

@@ -13,17 +13,22 @@ from node import decide
 from node.decide import (
     Canary,
     Failed,
+    Gating,
     Memory,
     Node,
     Phase,
     Promote,
     Rank,
     Ready,
+    Reject,
     Rules,
+    RunGates,
     SendCanary,
     StartRank,
     StopRank,
+    Verdict,
     View,
+    Work,
 )
 
 RULES = Rules(
@@ -85,17 +90,17 @@ def test_a_start_goes_worker_head_canary_promotion():
     memory, actions = decide.decide(RULES, memory, view(14, UP, UP, healthy=None))
     assert (memory.phase, actions) == (Phase.STARTING, [])
     memory, actions = decide.decide(RULES, memory, view(50, UP, UP, healthy=True))
-    assert (memory.phase, [type(action) for action in actions]) == (Phase.GATING, [SendCanary])
-    memory, actions = decide.decide(RULES, memory, view(51, UP, UP, healthy=True, canary=Canary("pending")))
+    assert (memory.phase, [type(action) for action in actions]) == (Phase.GATING, [RunGates])
+    memory, actions = decide.decide(RULES, memory, view(51, UP, UP, healthy=True, gates=Gating("pending")))
     assert (memory.phase, actions) == (Phase.GATING, [])
-    memory, actions = decide.decide(RULES, memory, view(52, UP, UP, healthy=True, canary=Canary("ok")))
-    assert (memory.phase, actions) == (Phase.RUNNING, [Promote(), Ready(42)])
+    memory, actions = decide.decide(RULES, memory, view(72, UP, UP, healthy=True, gates=Gating("passed")))
+    assert (memory.phase, actions) == (Phase.RUNNING, [Promote(), Ready(40)])
 
 
-def test_no_promotion_without_the_canary():
-    memory = dataclasses.replace(starting(), phase=Phase.GATING)
-    memory, actions = decide.decide(RULES, memory, view(9, UP, UP, healthy=True, canary=Canary("failed", "HTTP 500")))
-    assert actions == [Failed("the first completion failed: HTTP 500")]
+def test_no_promotion_without_the_gates():
+    memory = dataclasses.replace(starting(), phase=Phase.GATING, canary_sent=5.0)
+    memory, actions = decide.decide(RULES, memory, view(9, UP, UP, healthy=True, gates=Gating("failed", "HTTP 500")))
+    assert actions == [Failed("HTTP 500")]
     assert memory.phase is Phase.STOPPING
 
 
@@ -227,13 +232,6 @@ def test_a_canary_that_has_no_key_is_no_fault_of_an_idle_pair():
     assert actions == [SendCanary("again, after: api-key is missing")]
     memory, actions = decide.decide(RULES, memory, stuck)
     assert actions == [Failed("2 canaries failed, the last: api-key is missing")]
-
-
-def test_a_start_without_a_key_that_opens_the_api_is_not_promoted():
-    gating = Memory(accepted=ENGINE, phase=Phase.GATING, since=0.0, due="test")
-    memory, actions = decide.decide(RULES, gating, view(9, UP, UP, healthy=True, canary=Canary("locked", "HTTP 401")))
-    assert actions == [Failed("the first completion failed: HTTP 401")]
-    assert memory.phase is Phase.STOPPING
 
 
 def test_a_failed_canary_means_nothing_when_others_tokens_moved_meanwhile():
@@ -420,3 +418,165 @@ def test_processes_that_do_not_end_are_named():
     assert memory.reason == "it died"
     memory, _ = decide.decide(RULES, memory, view(61, ABSENT, stuck))
     assert memory.reason == "processes that do not end (rank 1: 3); if that stays so, reboot the node"
+
+
+GOOD = "9" * 64
+
+
+def gating(**more: object) -> Memory:
+    values = {"accepted": ENGINE, "phase": Phase.GATING, "due": "test", "up": 5.0, "canary_sent": 5.0, **more}
+    return Memory(**values)  # type: ignore[arg-type]
+
+
+def test_a_new_launch_that_fails_twice_is_rejected_for_the_last_good_one():
+    memory, actions = decide.decide(RULES, starting(), view(30, EXITED, UP, good=GOOD))
+    assert (memory.accepted, memory.attempts) == (ENGINE, 1)
+    memory, _ = decide.decide(RULES, memory, view(31, ABSENT, ABSENT, good=GOOD))
+    assert memory.phase is Phase.STARTING
+    memory, actions = decide.decide(RULES, memory, view(60, UP, EXITED, good=GOOD))
+    reason = "rank 1: the container exited with code 0"
+    assert actions == [Failed(reason), Reject(ENGINE, reason)]
+    assert (memory.accepted, memory.failures, memory.not_before) == (GOOD, (), 60)
+    assert memory.due == f"launch {ENGINE[:12]} was rejected: {reason}; going back to {GOOD[:12]}"
+
+
+@pytest.mark.parametrize(
+    ("lost", "why"),
+    [
+        (Node(None, silent_seconds=3), "a node that is away"),
+        (Node(Rank("unknown", incarnation="i")), "Docker that is silent"),
+        (dataclasses.replace(UP, rail_up=False), "a rail without carrier"),
+        (dataclasses.replace(UP, rail_reach=False), "a rail that carries nothing"),
+        (Node(Rank("running", engine=ENGINE, incarnation="later"), rail_up=True), "an agent that was restarted"),
+    ],
+)
+def test_what_the_launch_cannot_help_does_not_count_against_it(lost: Node, why: str):
+    memory = starting(asked={0: "i", 1: "i"}, attempts=1)
+    memory, actions = decide.decide(RULES, memory, view(30, EXITED, lost, good=GOOD))
+    assert [type(action) for action in actions] == [Failed], why
+    assert (memory.accepted, memory.attempts) == (ENGINE, 1)
+
+
+def test_a_verdict_that_is_certain_needs_one_try_and_one_for_a_person_rests():
+    sure = Verdict("unknown-argument", "reject", "rank 0: it does not know an argument")
+    memory, actions = decide.decide(RULES, starting(), view(30, EXITED, UP, good=GOOD, verdict=sure))
+    assert memory.accepted == GOOD and isinstance(actions[1], Reject)
+    memory, actions = decide.decide(RULES, starting(), view(30, EXITED, UP, verdict=sure))
+    assert memory.phase is Phase.RESTING
+    assert memory.reason == f"this launch cannot start: rank 0: the container exited with code 0; {sure.text}"
+    lost = Verdict("gpu-lost", "rest", "rank 0: power cycle the node")
+    memory, actions = decide.decide(RULES, running(), view(1000, EXITED, UP, good=ENGINE, verdict=lost))
+    assert (memory.phase, memory.needs_boot) == (Phase.RESTING, True)
+    assert decide.after_boot(memory, 5).phase is Phase.STOPPING, "the boot may have mended it"
+
+
+def test_a_launch_that_was_good_is_never_rejected():
+    memory = starting(attempts=7)
+    memory, actions = decide.decide(RULES, memory, view(30, EXITED, UP, good=ENGINE))
+    assert [type(action) for action in actions] == [Failed] and memory.accepted == ENGINE
+
+
+def busy_rank(at: float, cores: float, log: int = 0) -> Node:
+    return Node(Rank("running", engine=ENGINE, incarnation="i", work=Work(log, 0, at * cores)), rail_up=True)
+
+
+@pytest.mark.parametrize(("cores", "log", "hangs"), [(1.0, 0, True), (3.0, 0, False), (0.1, 1, False)])
+def test_a_start_that_only_spins_has_hung_and_one_that_works_has_not(cores: float, log: int, hangs: bool):
+    rules = dataclasses.replace(RULES, load_stall_seconds=300)
+    memory = starting(asked={0: "i", 1: "i"}, worked=0.0)
+    failed: list[object] = []
+    for at in range(0, 1200, 5):
+        looks = [busy_rank(at, cores, log * at), busy_rank(at, 0.0)]
+        memory, actions = decide.decide(rules, memory, view(at, *looks, good=GOOD))
+        failed += actions
+        if actions:
+            break
+    assert bool(failed) is hangs
+    if hangs:
+        assert isinstance(failed[1], Reject), "one hang is enough"
+        assert "no sign of work from any rank for 305 s" in failed[0].reason  # type: ignore[attr-defined]
+
+
+def test_gates_that_found_no_free_slot_are_asked_again_and_hold_only_a_new_launch():
+    busy = Gating("busy", "gate smoke: no answer, while other requests went on")
+    memory, actions = decide.decide(RULES, gating(), view(20, UP, UP, healthy=True, gates=busy, good=GOOD))
+    assert (memory.phase, actions) == (Phase.GATING, [])
+    memory, actions = decide.decide(RULES, memory, view(70, UP, UP, healthy=True, gates=busy, good=GOOD))
+    assert actions == [RunGates()]
+    memory, actions = decide.decide(RULES, gating(), view(20, UP, UP, healthy=True, gates=busy, good=ENGINE))
+    assert (memory.phase, actions) == (Phase.RUNNING, [Ready(5.0)]), "serving, and not promoted anew"
+
+
+def test_gates_wait_for_the_cable_and_are_asked_anew():
+    dark = dataclasses.replace(UP, rail_up=False)
+    wrong = Gating("failed", "gate canary: no answer within 60 s", answered=False)
+    memory, actions = decide.decide(RULES, gating(), view(70, UP, dark, gates=wrong, good=GOOD))
+    assert (memory.phase, actions) == (Phase.GATING, [])
+    memory, actions = decide.decide(RULES, memory, view(80, UP, UP, gates=wrong, good=GOOD))
+    assert actions == [RunGates()]
+
+
+def test_a_rail_that_carries_nothing_is_waited_for():
+    mute = dataclasses.replace(UP, rail_reach=False)
+    memory = running(now=0)
+    for at in range(0, 900, 3):
+        memory, actions = decide.decide(RULES, memory, view(at, UP, mute, healthy=True, progress=(1.0,), busy=2))
+        assert actions == []
+    assert memory.reason == "rank 1 does not answer over the rail; waiting for the cable"
+
+
+def test_a_stopped_process_is_no_progress_and_a_moving_pair_is_left_alone():
+    frozen = Node(Rank("running", engine=ENGINE, incarnation="i", frozen_seconds=20), rail_up=True)
+    _, actions = decide.decide(RULES, running(now=0), view(30, UP, frozen, healthy=True, progress=(1.0,), busy=1))
+    assert actions == [Failed("rank 1: its processes have been stopped for 20 s")]
+    _, actions = decide.decide(RULES, running(now=20), view(30, UP, frozen, healthy=True, progress=(2.0,), busy=1))
+    assert actions == []
+
+
+@pytest.mark.parametrize(("minute", "busy", "left", "restarts"), [
+    (181, 0, 0.5, True), (181, 1, 0.5, False), (179, 0, 0.5, False), (300, 0, 0.5, False), (181, 0, 2.0, False),
+])  # fmt: skip
+def test_a_node_short_of_memory_is_restarted_at_night_when_idle(minute: int, busy: int, left: float, restarts: bool):
+    rules = dataclasses.replace(
+        RULES, memory_restart_bytes=2**30, quiet_minutes=(180, 300), canary_interval_seconds=900
+    )
+    low = Node(Rank("running", engine=ENGINE, incarnation="i", available=int(left * 2**30)), rail_up=True)
+    look = view(100, UP, low, healthy=True, progress=(1.0,), busy=busy, minute=minute)
+    memory, actions = decide.decide(rules, running(now=0), look)
+    assert (memory.phase is Phase.STOPPING) is restarts
+    assert actions == [] and memory.failures == (), "no failure"
+    if restarts:
+        assert memory.gentle and memory.refreshed == 100
+        again = dataclasses.replace(running(now=0), refreshed=100.0)
+        assert decide.decide(rules, again, look)[0].phase is Phase.RUNNING, "once in a night"
+
+
+def test_quiet_minutes_may_go_over_midnight():
+    rules = dataclasses.replace(RULES, memory_restart_bytes=2**30, quiet_minutes=(1380, 60))
+    low = Node(Rank("running", engine=ENGINE, incarnation="i", available=0), rail_up=True)
+    for minute, restarts in ((1400, True), (30, True), (60, False), (700, False)):
+        look = view(1000, low, UP, progress=(1.0,), busy=0, minute=minute)
+        memory, _ = decide.decide(rules, running(now=900), look)
+        assert (memory.phase is Phase.STOPPING) is restarts
+
+
+def test_a_start_waits_for_memory_then_rests_and_a_boot_tries_again():
+    gone = Node(Rank("absent", incarnation="i", available=80 * 2**30))
+    memory = decide.request_start(Memory(idle=(110 * 2**30, 110 * 2**30)), 0, "test", accepted=ENGINE)
+    memory, actions = decide.decide(RULES, memory, view(1, gone, ABSENT))
+    assert (memory.phase, actions) == (Phase.WAITING, []) and "80.0 GiB" in memory.reason
+    memory, actions = decide.decide(RULES, memory, view(130, gone, ABSENT))
+    assert memory.phase is Phase.RESTING and "a driver may keep memory after a crash" in memory.reason
+    assert decide.decide(RULES, decide.after_boot(memory, 3), view(4, ABSENT, ABSENT))[0].phase is Phase.STARTING
+    insists = decide.request_run(memory, 200, "start requested")
+    assert decide.decide(RULES, insists, view(201, gone, ABSENT))[0].phase is Phase.STARTING
+
+
+def test_the_memory_before_a_start_counts_when_it_was_good():
+    idle = Node(Rank("absent", incarnation="i", available=110))
+    memory = decide.request_start(Memory(), 0, "test", accepted=ENGINE)
+    memory, _ = decide.decide(RULES, memory, view(1, idle, idle))
+    memory = dataclasses.replace(memory, phase=Phase.GATING, up=3.0, canary_sent=3.0)
+    memory, _ = decide.decide(RULES, memory, view(4, UP, UP, gates=Gating("passed")))
+    assert memory.idle == (110, 110)
+    assert decide.restore(json.loads(json.dumps(decide.dump(memory)))) == memory

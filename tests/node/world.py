@@ -53,6 +53,7 @@ class FakeDocker:
         self.answers = True
         self.slow = 0.0
         self.refuses_run = ""
+        self.refuses_knob = ""
         self.started = 0
         self.argv: list[str] = []
         self.variables: dict[str, str] = {}
@@ -60,8 +61,8 @@ class FakeDocker:
 
     def run(self, argv: list[str], variables: dict[str, str]) -> tuple[int, str]:
         self.argv, self.variables = argv, variables
-        if self.refuses_run:
-            return 125, self.refuses_run
+        if self.refuses_run or (self.refuses_knob and argv[-1] == self.refuses_knob):
+            return 125, self.refuses_run or "no such knob"
         labels = dict(word.split("=", 1) for at, word in enumerate(argv) if argv[at - 1] == "--label")
         identity = f"c{next(self._ids)}"
         self.started += 1
@@ -249,6 +250,11 @@ class World:
             cgroups=(base / "cgroup",),
             secrets=base / "secrets",
             machine_id=base / "machine-id",
+            meminfo=base / "meminfo",
+            rank=base / "rank-state.json",
+            recorded=base / "memory.json",
+            drop_caches=base / "drop_caches",
+            kmsg=base / "kmsg",
         )
 
     def write_wanted(self, rank: int, knob: int) -> None:
@@ -256,7 +262,22 @@ class World:
         place.weights.mkdir(parents=True, exist_ok=True)
         place.wanted.write_text(rank_text(rank, knob, key=bool(self.key)))
         place.machine_id.write_text(f"{rank:032x}\n")
+        if not place.meminfo.exists():
+            self.write_memory(rank, 110)
         (place.weights / paths.manifest_path("/srv/m").name).write_text(json.dumps({"identity": "w" * 64}))
+
+    def write_memory(self, rank: int, available_gib: float) -> None:
+        """What the node's kernel says of its memory."""
+        kib = int(available_gib * 2**20)
+        rows = {
+            "MemTotal": 120 * 2**20,
+            "MemFree": kib,
+            "MemAvailable": kib,
+            "Cached": 0,
+            "SwapTotal": 0,
+            "SwapFree": 0,
+        }
+        self.place(rank).meminfo.write_text("".join(f"{name}: {value} kB\n" for name, value in rows.items()))
 
     def want(self, knob: int) -> str:
         for rank in (0, 1):

@@ -1,0 +1,194 @@
+"""A launch that does not pass its gates, or cannot start: back to the last good one, and remembered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from node import agent, wire
+from tests.node.test_pair import docker_run_in_memory, play
+from tests.node.world import World
+
+__all__ = ["docker_run_in_memory"]
+
+
+async def good_then(world: World, knob: int) -> tuple[str, str]:
+    """One launch runs and is good; another is accepted."""
+    good = world.want(4)
+    await world.accept(good)
+    await world.until("running")
+    bad = world.want(knob)
+    assert (await world.accept(bad))["ok"]
+    return good, bad
+
+
+async def back_to(world: World, good: str) -> dict[str, object]:
+    while world.keeper.status()["accepted"] != good:
+        await asyncio.sleep(0.01)
+    return await world.until("running")
+
+
+def test_a_launch_whose_gates_fail_is_rejected_and_the_last_good_one_serves(tmp_path: Path):
+    async def story(world: World) -> None:
+        good, bad = await good_then(world, 8)
+        world.engine.answer = "no"
+        while world.keeper.status()["rejected"] == {}:
+            await asyncio.sleep(0.01)
+        world.engine.answer = "391"
+        status = await back_to(world, good)
+        reason = status["rejected"][bad]["reason"]  # type: ignore[index]
+        assert "wanted '391'" in reason
+        assert status["last_good"] == good
+        rollback = status["rollback"]
+        assert (rollback["from"], rollback["to"]) == (bad, good)  # type: ignore[index]
+        assert set(rollback["logs"]) == {"0", "1"}  # type: ignore[index]
+        assert [entry["rejected"] is not None for entry in status["generations"]].count(True) == 1  # type: ignore[attr-defined]
+        published = json.loads((tmp_path / "status.json").read_text())
+        assert "logs" not in published["rollback"], "what users wrote is for root"
+        answer = await world.accept(bad)
+        assert not answer["ok"] and f"retry_rejected={bad[:12]}" in answer["error"]
+        again = await world.keeper.request({"op": "accept", "engine": bad, "again": True})
+        assert again == {"ok": True}
+        status = await world.until("running")
+        assert (status["accepted"], status["rejected"], status["last_good"]) == (bad, {}, bad)
+
+    play(tmp_path, story)
+
+
+def test_two_starts_of_a_new_launch_that_cannot_start_are_enough(tmp_path: Path):
+    async def story(world: World) -> None:
+        good = world.want(4)
+        await world.accept(good)
+        await world.until("running")
+        world.dockers[1].refuses_knob = "8"
+        bad = world.want(8)
+        await world.accept(bad)
+        status = await back_to(world, good)
+        assert "docker run exited 125" in status["rejected"][bad]["reason"]  # type: ignore[index]
+        assert world.keeper.status()["counters"]["failures"] == 2
+
+    play(tmp_path, story)
+
+
+def test_a_power_cut_between_rejection_and_return_ends_with_the_good_one(tmp_path: Path):
+    async def story(world: World) -> None:
+        good, bad = await good_then(world, 8)
+        await world.until("running")
+        await world.keeper_down()
+        state = world.store.load()
+        world.store._link("last-good", good)  # as before the promotion
+        world.store.reject(bad, "test")
+        world.store.save(state)
+        for docker in world.dockers:
+            docker.all.clear()
+        await world.keeper_up(boot_id="another")
+        status = await back_to(world, good)
+        assert set(status["rejected"]) == {bad}  # type: ignore[call-overload]
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize("lost", ["image", "weights"])
+def test_without_a_way_back_it_rests_and_says_why(tmp_path: Path, lost: str):
+    async def story(world: World) -> None:
+        good = world.want(4)
+        await world.accept(good)
+        await world.until("running")
+        bad = world.want(8)
+        await world.accept(bad)
+        world.engine.answer = "no"
+        if lost == "image":
+            world.dockers[1].images.clear()
+        else:
+            manifest = next(world.place(1).weights.glob("*.json"))
+            manifest.write_text(json.dumps({"identity": "x" * 64}))
+        status = await world.until("resting")
+        told = {"image": "is not here any more", "weights": "its weights or drafter are other ones by now"}[lost]
+        assert f"launch {bad[:12]} failed: " in status["reason"] and told in status["reason"]
+        assert status["rejected"] == {} and status["last_good"] == good
+
+    play(tmp_path, story)
+
+
+def test_at_a_persons_word_it_goes_back_and_the_former_is_remembered(tmp_path: Path):
+    async def story(world: World) -> None:
+        good, better = await good_then(world, 8)
+        await world.until("running")
+        refused = await world.keeper.request({"op": "rollback", "engine": "f" * 12})
+        assert not refused["ok"] and good[:12] in refused["error"]
+        answer = await world.keeper.request({"op": "rollback"})
+        assert answer["engine"] == good
+        status = await back_to(world, good)
+        assert status["rejected"][better]["reason"] == "taken back by the operator"  # type: ignore[index]
+        assert status["last_good"] == good
+
+    play(tmp_path, story)
+
+
+def test_a_first_launch_that_fails_is_not_rejected(tmp_path: Path):
+    async def story(world: World) -> None:
+        world.engine.answer = "no"
+        await world.accept(world.want(4))
+        status = await world.until("resting")
+        assert status["rejected"] == {} and "4 failures" in status["reason"]
+
+    play(tmp_path, story)
+
+
+def test_memory_that_does_not_come_back_lets_it_rest_and_a_person_insists(tmp_path: Path):
+    async def story(world: World) -> None:
+        await world.accept(world.want(4))
+        await world.until("running")
+        world.write_memory(1, 80)
+        world.dockers[0].end(137)
+        status = await world.until("resting")
+        assert "rank 1: 80.0 GiB of memory available after its end, 110.0 before" in status["reason"]
+        await world.keeper.request({"op": "start"})
+        await world.until("running")
+        world.dockers[0].end(137)
+        await world.until("stopping")
+        await world.until("running")
+
+    play(tmp_path, story, memory_wait_seconds=0.2)
+
+
+def test_a_node_that_runs_out_of_memory_ends_its_rank_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def story(world: World) -> None:
+        await world.accept(world.want(4))
+        await world.until("running")
+        (world.place(1).cgroups[0]).mkdir()
+        (world.place(1).cgroups[0] / "cgroup.procs").write_text("999999999\n")
+        world.write_memory(1, 0.1)
+        status = await world.until("stopping", 8)
+        assert "rank 1: 102 MiB of memory were left on the node" in status["last_failure"]["reason"]
+
+    play(tmp_path, story, memory_emergency_mib=512)
+
+
+def test_a_gpu_that_fell_off_the_bus_lets_it_rest(tmp_path: Path):
+    async def story(world: World) -> None:
+        await world.accept(world.want(4))
+        await world.until("running")
+        now = int(agent.boottime() * 1e6)
+        world.place(1).kmsg.write_text(f"3,1,{now},-;NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.\n")
+        world.dockers[1].end(1)
+        status = await world.until("resting")
+        assert "rank 1: the GPU has fallen off the bus (Xid 79 at " in status["reason"]
+        assert "pull its plug" in status["reason"]
+
+    play(tmp_path, story)
+
+
+def test_rejections_survive_and_a_damaged_list_is_none(tmp_path: Path):
+    from node.store import REJECTED_KEPT, Store
+
+    store = Store(tmp_path)
+    for number in range(REJECTED_KEPT + 3):
+        store.reject(f"{number:064x}", "why")
+    assert len(Store(tmp_path).rejected()) == REJECTED_KEPT
+    assert f"{0:064x}" not in store.rejected()
+    wire.write_atomic(tmp_path / "keeper/rejected.json", "{")
+    assert Store(tmp_path).rejected() == {}

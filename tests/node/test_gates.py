@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import struct
 import time
 import zlib
@@ -231,87 +232,87 @@ def no_call_when(asked: bool | None) -> Callable[[Body], Reply]:
     return lambda body: good(body) if thinking(body) is not asked else (200, {"content": "I would look."})
 
 
-@pytest.mark.parametrize(
-    ("name", "reply", "reason"),
-    [
-        (
-            "warm_up",
-            refuses(500, "boom"),
-            'one greedy answer of 64 tokens: HTTP 500: {"error": "boom"}',
-        ),
-        (
-            "warm_up",
-            refuses(500, "boom", lambda body: body["max_tokens"] != 96),
-            'four answers of 96 tokens at once: HTTP 500: {"error": "boom"}',
-        ),
-        (
-            "warm_up",
-            refuses(400, "too long", lambda body: body["max_tokens"] != 32),
-            'a prompt of about 8000 tokens: HTTP 400: {"error": "too long"}',
-        ),
-        ("canary", says("It is 400."), "'What is 17*23?': answered 'It is 400.', wanted '391' in it"),
-        ("smoke", says("  "), "'What is 17*23?': answered '  ', wanted '391' in it"),
-        (
-            "smoke",
-            says(None, reasoning="Let me", finish="length"),
-            "'What is 17*23?': answered '' after reasoning, cut off, wanted '391' in it",
-        ),
-        ("smoke", says("ab" * 100), f"'What is 17*23?': answered '{'ab' * 58}a...', wanted '391' in it"),
-        (
-            "tool_call",
-            no_call_when(None),
-            "a tool call: none came, but the text 'I would look.'; wanted get_weather with a city",
-        ),
-        (
-            "tool_call",
-            no_call_when(False),
-            "a tool call, reasoning off: none came, but the text 'I would look.'; wanted get_weather with a city",
-        ),
-        (
-            "tool_call_reasoning",
-            no_call_when(True),
-            "a tool call, reasoning on: none came, but the text 'I would look.'; wanted get_weather with a city",
-        ),
-        (
-            "tool_call",
-            calls("get_weather", '{"city": "Par'),
-            'a tool call: called get_weather({"city": "Par); wanted get_weather with a city',
-        ),
-        (
-            "tool_call",
-            calls("get_time", '{"city": "Paris"}'),
-            'a tool call: called get_time({"city": "Paris"}); wanted get_weather with a city',
-        ),
-        (
-            "reasoning_on",
-            says("391"),
-            "'What is 17*23?', reasoning on: no reasoning came, but the text '391'; wanted it in a field of its own",
-        ),
-        (
-            "reasoning_on",
-            says("<think>x</think>391", reasoning="x"),
-            "'What is 17*23?', reasoning on: there is reasoning in the answer '<think>x</think>391'; wanted none there",
-        ),
-        (
-            "reasoning_off",
-            says("17*23</think>391"),
-            "'What is 17*23?', reasoning off: there is reasoning in the answer '17*23</think>391'; wanted none there",
-        ),
-        (
-            "reasoning_off",
-            says("391", reasoning_content="Seventeen times"),
-            "'What is 17*23?', reasoning off: the model reasoned, 'Seventeen times'; wanted an answer without",
-        ),
-        ("reasoning_off", says(""), "'What is 17*23?', reasoning off: answered '', wanted any text"),
-        ("image", refuses(500, "no template"), 'an image: HTTP 500: {"error": "no template"}'),
-        ("image", says("\n"), r"an image: answered '\n', wanted any text"),
-        (
-            "needle",
-            says("I do not know."),
-            "one fact in a text of 64000 characters: answered 'I do not know.', wanted '7391' in it",
-        ),
-    ],
+FAILURES: tuple[tuple[str, Callable[[Body], Reply], str], ...] = (
+    (
+        "warm_up",
+        refuses(500, "boom"),
+        'one greedy answer of 64 tokens: HTTP 500: {"error": "boom"}',
+    ),
+    (
+        "warm_up",
+        refuses(500, "boom", lambda body: body["max_tokens"] != 96),
+        'four answers of 96 tokens at once: HTTP 500: {"error": "boom"}',
+    ),
+    (
+        "warm_up",
+        refuses(400, "too long", lambda body: body["max_tokens"] != 32),
+        'a prompt of about 8000 tokens: HTTP 400: {"error": "too long"}',
+    ),
+    ("canary", says("It is 400."), "'What is 17*23?': answered 'It is 400.', wanted '391' in it"),
+    ("smoke", says("  "), "'What is 17*23?': answered '  ', wanted '391' in it"),
+    (
+        "smoke",
+        says(None, reasoning="Let me", finish="length"),
+        "'What is 17*23?': answered '' after reasoning, cut off, wanted '391' in it",
+    ),
+    ("smoke", says("ab" * 100), f"'What is 17*23?': answered '{'ab' * 58}a...', wanted '391' in it"),
+    (
+        "tool_call",
+        no_call_when(None),
+        "a tool call: none came, but the text 'I would look.'; wanted get_weather with a city",
+    ),
+    (
+        "tool_call",
+        no_call_when(False),
+        "a tool call, reasoning off: none came, but the text 'I would look.'; wanted get_weather with a city",
+    ),
+    (
+        "tool_call_reasoning",
+        no_call_when(True),
+        "a tool call, reasoning on: none came, but the text 'I would look.'; wanted get_weather with a city",
+    ),
+    (
+        "tool_call",
+        calls("get_weather", '{"city": "Par'),
+        'a tool call: called get_weather({"city": "Par); wanted get_weather with a city',
+    ),
+    (
+        "tool_call",
+        calls("get_time", '{"city": "Paris"}'),
+        'a tool call: called get_time({"city": "Paris"}); wanted get_weather with a city',
+    ),
+    (
+        "reasoning_on",
+        says("391"),
+        "'What is 17*23?', reasoning on: no reasoning came, but the text '391'; wanted it in a field of its own",
+    ),
+    (
+        "reasoning_on",
+        says("<think>x</think>391", reasoning="x"),
+        "'What is 17*23?', reasoning on: there is reasoning in the answer '<think>x</think>391'; wanted none there",
+    ),
+    (
+        "reasoning_off",
+        says("17*23</think>391"),
+        "'What is 17*23?', reasoning off: there is reasoning in the answer '17*23</think>391'; wanted none there",
+    ),
+    (
+        "reasoning_off",
+        says("391", reasoning_content="Seventeen times"),
+        "'What is 17*23?', reasoning off: the model reasoned, 'Seventeen times'; wanted an answer without",
+    ),
+    ("reasoning_off", says(""), "'What is 17*23?', reasoning off: answered '', wanted any text"),
+    ("image", refuses(500, "no template"), 'an image: HTTP 500: {"error": "no template"}'),
+    ("image", says("\n"), r"an image: answered '\n', wanted any text"),
+    (
+        "needle",
+        says("I do not know."),
+        "one fact in a text of 64000 characters: answered 'I do not know.', wanted '7391' in it",
+    ),
 )
+
+
+@pytest.mark.parametrize(("name", "reply", "reason"), FAILURES)
 def test_a_gate_fails(name: str, reply: Callable[[Body], Reply], reason: str) -> None:
     with GateEngine(reply) as engine:
         gating, results = ask(engine, only(name))
@@ -346,6 +347,10 @@ def test_reasoning_in_the_field_of_earlier_releases() -> None:
         assert ask(engine, only("reasoning_on"))[0] == Gating("passed")
 
 
+NOT_KEPT = (
+    "the second turn of a conversation: it was read anew (vllm:prefix_cache_hits_total stays at 0); "
+    "wanted the first turn to be kept"
+)
 REUSE = gates.Gates((gates.Reuse("reuse", 10.0, 32768, hits_seconds=0.1),))
 
 
@@ -354,11 +359,7 @@ def test_nothing_is_kept() -> None:
         engine.keeps_prefixes = False
         gating, _ = ask(engine, REUSE)
         first, second = engine.bodies
-    assert gating == Gating(
-        "failed",
-        "gate reuse: the second turn of a conversation: it was read anew (vllm:prefix_cache_hits_total stays at 0); "
-        "wanted the first turn to be kept",
-    )
+    assert gating == Gating("failed", f"gate reuse: {NOT_KEPT}")
     assert [message["role"] for message in second["messages"]] == ["user", "assistant", "user"]
     assert second["messages"][0] == first["messages"][0]
     assert len(text_of(first)) == pytest.approx(24_000, abs=100)
@@ -537,3 +538,17 @@ def test_the_key_is_in_no_result(tmp_path: Path, capfd: pytest.CaptureFixture[st
 
         with_probe(engine, use, str(file))
     assert "a-key-of-the-engine-0" not in "".join(capfd.readouterr())
+
+
+# ---------------------------------------------------------------- what the operator reads
+
+
+def test_every_failure_is_explained() -> None:
+    """Each message above, and those of an engine that says nothing, has a row on the troubleshooting page."""
+    page = (Path(__file__).parents[2] / "docs/troubleshooting.md").read_text()
+    section = page.split("\n## A gate failed\n")[1].split("\n## ")[0]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    rows = [re.escape(said).replace("…", ".*") for cell in cells for said in re.findall(r"`([^`]+)`", cell)]
+    silent = "no answer within 1 s"
+    said = [*(reason for _, _, reason in FAILURES), NOT_KEPT, silent, f"{silent}, while other requests went on"]
+    assert [text for text in said if not any(re.search(row, text) for row in rows)] == []

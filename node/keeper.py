@@ -9,9 +9,10 @@ import asyncio
 import dataclasses
 import json
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from node.lines import listen
 from node.link import AgentLink, Away, Refusal
 from node.probe import EngineProbe
 from node.rails import RailWatch
+from node.release import RELEASE
 from node.store import Generation, Store
 
 HASTE_SECONDS = 0.25
@@ -31,6 +33,8 @@ ENDING_GRACE_SECONDS = 2.0
 """For the rest of a failed pair: its requests are lost already, and rank 1 would take 13 s to end by itself."""
 XID_SECONDS = 60.0
 """An Xid this long before a run may still be what ended it."""
+NEWS_SECONDS = 20.0
+"""The question itself has 3; beside a start the program may wait for its turn."""
 NOTE_SECONDS = 600.0
 """Between two writes of a generation's memory floor, which sinks for days."""
 LOG_LINES = 25
@@ -54,6 +58,7 @@ class Keeper:
         status_path: Path = paths.STATUS,
         wanted_path: Path = paths.WANTED_RANK,
         rails: RailWatch | None = None,
+        news: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -82,7 +87,8 @@ class Keeper:
         self._floor_noted = clock()
         self._warned: set[int] = set()
         self._update = ""
-        self._release = ""
+        self._news = news
+        self._asking_news: asyncio.Task[None] | None = None
         self._rails = rails or RailWatch({}, "", clock, _nobody)
         self._load()
 
@@ -186,7 +192,7 @@ class Keeper:
             },
             "asked": self._probe.asked,
             "update": self._update,
-            "release": self._release,
+            "release": RELEASE,
         }
 
     async def _look(self) -> decide.View:
@@ -341,8 +347,19 @@ class Keeper:
         if rank == self._settings.rules.start_order[0]:
             self._counters["starts"] += 1
             self._floors.clear()
+            self._ask_for_news()
             log(f"starting generation {self._generation.engine[:12]}: {self.memory.reason}")
             self._record("start", engine=self._generation.engine, reason=self.memory.reason)
+
+    def _ask_for_news(self) -> None:
+        """Whether there is a newer release, in the background of a start; whatever becomes of it is no concern here."""
+        if self._news is not None and self._settings.update.check:
+            self._asking_news = asyncio.get_running_loop().create_task(self._hear_news(self._news))
+
+    async def _hear_news(self, news: Callable[[], Awaitable[str]]) -> None:
+        self._update = await news()
+        if self._update:
+            log(self._update, "notice")
 
     def _promote(self) -> None:
         engine = self.memory.accepted
@@ -684,6 +701,24 @@ def _lasting(memory: Memory) -> Memory:
     )
 
 
+async def _newer_releases() -> str:
+    """What the program of that name says; "" when it says nothing in time."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *paths.PROGRAM, "updates",
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+    except OSError:
+        return ""
+    try:
+        said, _ = await asyncio.wait_for(process.communicate(), NEWS_SECONDS)
+    except asyncio.TimeoutError:
+        process.kill()
+        await process.wait()
+        return ""
+    return said.decode(errors="replace").strip()
+
+
 async def _nobody(address: str, netdev: str) -> None:
     """Stands where no rail is watched."""
     del address, netdev
@@ -705,6 +740,7 @@ async def serve() -> int:
         code=wire.programs_hash(wire.programs(Path(__file__).parent)),
         boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         rails=rails,
+        news=_newer_releases,
     )
 
     server = await listen(paths.KEEPER_SOCKET, keeper.request)

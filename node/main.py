@@ -20,6 +20,7 @@ SERVICES = {
     "registry": "node.registry",
     "pull": "node.pull",
     "report": "node.report",
+    "updates": "node.updates",
 }
 
 

@@ -10,6 +10,7 @@ import http.client
 import json
 import re
 import ssl
+import sys
 import threading
 import time
 import urllib.error
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from node import paths, wire
+from node import paths, service, wire
 from node.release import RELEASE
 from node.service import UpdateSettings
 
@@ -223,3 +224,15 @@ def _kept(path: Path) -> dict[str, Any]:
         return wire.read_json(path) or {}
     except wire.WireError:
         return {}
+
+
+def main(argv: list[str]) -> int:
+    """Print what there is to say of newer releases: a program of its own, so that the keeper need not hold what asking
+    takes in memory."""
+    del argv
+    try:
+        print(check(service.load(paths.WANTED_SERVICE).update))
+    except wire.WireError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0

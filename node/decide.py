@@ -438,7 +438,8 @@ def _cut(view: View) -> str:
 
 def _fail(rules: Rules, memory: Memory, view: View, reason: str, *, hung: bool = False) -> tuple[Memory, list[Action]]:
     tried = memory.phase in (Phase.STARTING, Phase.GATING)
-    verdict = view.verdict
+    # Of ranks that live, and answered wrongly, what they waited for on the way up explains nothing.
+    verdict = None if view.verdict is not None and view.verdict.action == "retry" and _live(view) else view.verdict
     if verdict is not None and verdict.text:
         reason = f"{reason}; {verdict.text}"
     failed = Failed(reason)
@@ -462,6 +463,10 @@ def _fail(rules: Rules, memory: Memory, view: View, reason: str, *, hung: bool =
         delay = min(rules.backoff_seconds * 2 ** (len(failures) - 2), rules.backoff_max_seconds)
     again = _restart(memory, view.now, reason, gentle=False, failures=failures, not_before=view.now + delay)
     return again, [failed]
+
+
+def _live(view: View) -> bool:
+    return all(node.rank is not None and node.rank.state == "running" for node in view.nodes)
 
 
 def _is_to_blame(memory: Memory, view: View) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 from node import decide, echo, handover, paths, service, signatures, wire
 from node.agent import boottime
 from node.decide import Memory, Phase, Verdict
+from node.floors import Floors
 from node.journal import log
 from node.lines import listen
 from node.link import AgentLink, Away, Refusal
@@ -35,8 +36,6 @@ XID_SECONDS = 60.0
 """An Xid this long before a run may still be what ended it."""
 NEWS_SECONDS = 20.0
 """The question itself has 3; beside a start the program may wait for its turn."""
-NOTE_SECONDS = 600.0
-"""Between two writes of a generation's memory floor, which sinks for days."""
 LOG_LINES = 25
 HURRIED = (Phase.STOPPING, Phase.STARTING, Phase.GATING)
 SERVING = (Phase.STARTING, Phase.GATING, Phase.RUNNING)
@@ -83,9 +82,7 @@ class Keeper:
         self._last_rollback: dict[str, Any] | None = None
         self._gates = settings.gates
         self._listed: list[dict[str, Any]] = []
-        self._floors: dict[int, int] = {}
-        self._floor_noted = clock()
-        self._warned: set[int] = set()
+        self._floors = Floors(store, clock)
         self._update = ""
         self._news = news
         self._asking_news: asyncio.Task[None] | None = None
@@ -187,7 +184,7 @@ class Keeper:
             "gates": self._probe.gate_results,
             "generations": self._listed,
             "memory": {
-                str(rank): {"available": seen.get("memory_available"), "floor": self._floors.get(rank)}
+                str(rank): {"available": seen.get("memory_available"), "floor": self._floors.now.get(rank)}
                 for rank, seen in sorted(self._ranks.items())
             },
             "asked": self._probe.asked,
@@ -253,7 +250,11 @@ class Keeper:
             "xids": answer.get("xids", []),
             "clocks": answer.get("clocks"),
         }
-        self._watch_memory(link, answer)
+        warning = self._settings.memory.warning_bytes
+        short = self._floors.note(link.rank, link.name, self.memory.accepted, answer, warning)
+        if short:
+            log(short, "warning")
+            self._record("memory", text=short)
         work = answer.get("work")
         seen = decide.Rank(
             state=str(rank["state"]),
@@ -267,41 +268,6 @@ class Keeper:
             available=answer.get("memory_available"),
         )
         return decide.Node(seen, 0.0, answer["rail_up"], self._rails.reach(link.rank))
-
-    def _watch_memory(self, link: AgentLink, answer: dict[str, Any]) -> None:
-        """Keep the floor since the start, and warn once when a node gets short."""
-        available = answer.get("memory_available")
-        recorded = answer.get("memory") or {}
-        if recorded.get("floor") is not None and recorded.get("engine") == self.memory.accepted:
-            self._floors[link.rank] = int(recorded["floor"])
-            if self._clock() - self._floor_noted > NOTE_SECONDS:
-                self._keep_floor(self.memory.accepted)
-        warning = self._settings.memory.warning_bytes
-        if available is None or not warning:
-            return
-        if available < warning and link.rank not in self._warned:
-            self._warned.add(link.rank)
-            text = f"{link.name} has {available / 2**20:.0f} MiB of memory left (memory_warning_mib)"
-            log(f"{text}; a node that runs out wedges", "warning")
-            self._record("memory", text=text)
-        elif available > 1.25 * warning:
-            self._warned.discard(link.rank)
-
-    def _keep_floor(self, engine: str | None) -> None:
-        """The lowest that each node had while this generation ran, kept with it."""
-        if engine is None or not self._floors:
-            return
-        self._floor_noted = self._clock()
-        former = self._store.noted(engine, "memory").get("floor", {})
-        floors = {
-            str(rank): min(floor, int(former.get(str(rank), floor))) for rank, floor in sorted(self._floors.items())
-        }
-        if floors == former:
-            return
-        try:
-            self._store.note(engine, "memory", {"floor": floors})
-        except OSError as error:
-            log(f"the memory floor could not be kept: {error}", "warning")
 
     def _outbid(self, link: AgentLink) -> None:
         """The agent knows a later epoch than ours: this head's state is older than the agent's, as after a restore."""
@@ -346,7 +312,7 @@ class Keeper:
         )
         if rank == self._settings.rules.start_order[0]:
             self._counters["starts"] += 1
-            self._floors.clear()
+            self._floors.begin()
             self._ask_for_news()
             log(f"starting generation {self._generation.engine[:12]}: {self.memory.reason}")
             self._record("start", engine=self._generation.engine, reason=self.memory.reason)
@@ -390,7 +356,7 @@ class Keeper:
             "reason": reason,
             "logs": {str(rank): lines[-LOG_LINES:] for rank, lines in enumerate(logs)},
         }
-        self._keep_floor(engine)
+        self._floors.keep(engine)
         self._save()
         log(f"generation {(engine or '')[:12]} failed: {reason}", "error")
         self._record("failed", engine=engine, reason=reason)

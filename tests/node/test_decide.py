@@ -470,6 +470,15 @@ def test_a_verdict_that_is_certain_needs_one_try_and_one_for_a_person_rests():
     assert decide.after_boot(memory, 5).phase is Phase.STOPPING, "the boot may have mended it"
 
 
+def test_what_living_ranks_waited_for_explains_no_wrong_answer():
+    waited = Verdict("waiting-for-head", "retry", "rank 1: it waited for rank 0")
+    wrong = Gating("failed", "gate canary: answered no")
+    _, actions = decide.decide(RULES, gating(), view(20, UP, UP, gates=wrong, verdict=waited))
+    assert actions == [Failed("gate canary: answered no")]
+    _, actions = decide.decide(RULES, starting(), view(20, EXITED, UP, verdict=waited))
+    assert actions == [Failed(f"rank 0: the container exited with code 0; {waited.text}")]
+
+
 def test_a_launch_that_was_good_is_never_rejected():
     memory = starting(attempts=7)
     memory, actions = decide.decide(RULES, memory, view(30, EXITED, UP, good=ENGINE))

@@ -9,7 +9,7 @@ TYPED := $(wildcard spec checks facts node operations roles benchmarks)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check tests-of-plans tests-of-the-pair tests-that-wait tests-that-compute lint chaos bench-noop bench-copy lab-up lab-down lab-clean lab-ready lock lock-check lock-deps bundle verify-deep verify-image image-tests prune docs plan
+.PHONY: help venv demo test check tests-of-plans tests-of-the-pair tests-that-wait tests-that-compute lint chaos bench-noop bench-copy lab-up lab-down lab-clean lab-ready lock lock-check lock-deps bundle verify-deep verify-image image-tests prune docs plan status logs
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -120,6 +120,12 @@ lab-clean: lab-ready ## lab: stop it and remove all that it made
 
 plan: venv ## What a deploy of inventory.py would change (exits 2 when there is something)
 	$(PYTHON) plan.py $(ARGS)
+
+status: venv ## What the pair does, and why
+	$(PYTHON) -m pyinfra inventory.py ops/status.py $(ARGS)
+
+logs: venv ## All ranks' last lines, merged by time: make logs LINES=200
+	SPARKPAIR_ARGS="--lines $(or $(LINES),100)" $(PYTHON) -m pyinfra inventory.py ops/logs.py $(ARGS)
 
 lock: venv ## Write sparkpair.lock: image, weights and drafter to the byte; says what moved
 	$(PYTHON) lock.py $(ARGS)

@@ -25,7 +25,16 @@ _AGAIN = "Run the same command again: it goes on where this run stopped."
 
 
 # Verbs that add no operation: there is nothing to confirm.
-_LOOKING = ("verify.py", "verify_image.py")
+_LOOKING = (
+    "verify.py",
+    "verify_image.py",
+    "status.py",
+    "logs.py",
+    "history.py",
+    "version.py",
+    "check_update.py",
+    "support_bundle.py",
+)
 
 
 def _option(name):
@@ -94,7 +103,7 @@ def _judge_settings(inventory):
     """Before a node is reached: a typo is told at once, and although a node is off. deploy.py and verify.py load the
     same again, for whoever runs them without this file."""
     verbs = [name for name in _option("operations") or () if name.endswith(".py")]
-    if any(os.path.dirname(os.path.abspath(name)) == _HERE for name in verbs):
+    if any(os.path.dirname(os.path.abspath(name)) in (_HERE, os.path.join(_HERE, "ops")) for name in verbs):
         from spec.load import settings_from_pyinfra
 
         settings_from_pyinfra(inventory)

@@ -18,7 +18,7 @@ OURS = ("spec", "facts", "checks", "operations", "roles", "node", "benchmarks", 
 VERBS = ("deploy", "stage", "verify", "verify_image", "image_tests", "prune", "doctor", "bench", "rollback", "remove")
 TOP_LEVEL = (*VERBS, "plan", "lock", "bundle", "inventory", "config", "group_data")
 TOP_LEVEL_FILES = [f"{name}.py" for name in TOP_LEVEL]
-PRODUCT = (*TOP_LEVEL, "spec", "facts", "checks", "operations", "roles", "templates", "node")
+PRODUCT = (*TOP_LEVEL, "ops", "spec", "facts", "checks", "operations", "roles", "templates", "node")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ _CLUSTER = ("spec.cluster", "spec.capacity", "spec.stacks", "spec.knobs", "spec.
 # The longest prefix that fits a module holds. What stands here is docs/decisions/0001 and the table of rooms in
 # docs/index.md; the standard library is open to all.
 ROOMS: dict[str, Room] = {
-    **dict.fromkeys(VERBS, _VERB),
+    **dict.fromkeys((*VERBS, "ops"), _VERB),
     "plan": Room(("spec",)),
     # Reaches the hub and the image's registry from the control machine, and no node; so it needs no pyinfra.
     "lock": Room(("spec", "facts.hub", "facts.published", "node.oci")),

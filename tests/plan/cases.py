@@ -204,6 +204,23 @@ def with_the_installed_launch(_: str, data: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
+def says(**answers: list[str]) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
+    """What the command on the head says to each word, and its exit code as the last line."""
+
+    def data(name: str, node: dict[str, Any]) -> dict[str, Any]:
+        told = {
+            f"sparkpair {word.replace('_', '-')}": [*lines[:-1], f"sparkpair-exit {lines[-1]}"]
+            for word, lines in answers.items()
+        }
+        return {**node, "fake_responses": told if name.endswith("a") else {}}
+
+    return data
+
+
+RUNS, RESTS = ["running since T", "0"], ["resting since T: 6 failures", "1"]
+STAYS = ["stopped since T", "3"]
+BUNDLE = {"fake_responses": {"support-bundle": ["YSBi", "dW5kbGU="]}}
+
 CASES = (
     # What a deploy would do
     Case("fresh", fresh),
@@ -279,4 +296,33 @@ CASES = (
     Case("wrong type", more={"api_port": "http"}),
     Case("unknown data of a node", data=mistyped_data),
     Case("rails in different networks", data=wrong_rail),
+)
+
+SMALL_VERBS = (
+    Case("status", deploy="ops/status.py", options=(), data=says(status=[*RUNS[:-1], "generation abc", "0"])),
+    Case("status, only planned", deploy="ops/status.py", options=("--dry",), data=says(status=RUNS)),
+    Case("status of a pair that rests", deploy="ops/status.py", options=(), data=says(status=RESTS)),
+    Case("status of a stopped pair", deploy="ops/status.py", options=(), data=says(status=STAYS)),
+    Case("status where nothing is installed", deploy="ops/status.py", options=(), data=says(status=["no file", "127"])),
+    Case("status of a head that says nothing", deploy="ops/status.py", options=(), data=says()),
+    Case("logs", deploy="ops/logs.py", options=(), data=says(logs=["rank 0: a", "rank 1: b", "0"])),
+    Case("history", deploy="ops/history.py", options=(), data=says(history=["T  start abc", "0"])),
+    Case("version", deploy="ops/version.py", options=(), data=says(version=["Sparkpair 0.1.0", "0"])),
+    Case("check-update", deploy="ops/check_update.py", options=(), data=says(check_update=["nothing newer", "0"])),
+    Case("a support bundle", deploy="ops/support_bundle.py", options=(), data=lambda _, data: {**data, **BUNDLE}),
+    Case("no support bundle", deploy="ops/support_bundle.py", options=(), data=says()),
+    Case("stop", deploy="ops/stop.py", data=says(status=RUNS)),
+    Case("stop, done", deploy="ops/stop.py", options=("-y",), data=says(status=RUNS, follow=STAYS)),
+    Case("stop, and it goes on", deploy="ops/stop.py", options=("-y",), data=says(status=RUNS, follow=RUNS)),
+    Case("stop what is stopped", deploy="ops/stop.py", data=says(status=STAYS)),
+    Case("start", deploy="ops/start.py", data=says(status=STAYS)),
+    Case("start what runs", deploy="ops/start.py", data=says(status=RUNS)),
+    Case("start what was never deployed", deploy="ops/start.py", data=says(status=["empty since T", "1"])),
+    Case("restart", deploy="ops/restart.py", data=says(status=RUNS)),
+    Case("restart, and it rests", deploy="ops/restart.py", options=("-y",), data=says(status=RUNS, follow=RESTS)),
+    Case("warm-up", deploy="ops/warm_up.py", data=says(status=RUNS)),
+    Case("restart, and nobody to confirm", deploy="ops/restart.py", options=(), data=says(status=RUNS)),
+    Case("a small verb, mistyped inventory", deploy="ops/status.py", options=(), inventory="inventroy.py"),
+    Case("a small verb, mistyped inventory, from lab/", deploy="ops/stop.py", inventory="inventroy.py", place="lab"),
+    Case("a small verb, unknown knob", deploy="ops/stop.py", options=(*PLAN, "--data", "max_len=8")),
 )

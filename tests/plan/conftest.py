@@ -15,7 +15,7 @@ import pytest
 
 from spec.cluster import Cluster
 from tests import repository
-from tests.plan.cases import CASES, Case
+from tests.plan.cases import CASES, SMALL_VERBS, Case
 from tests.plan.world import World
 from tests.unit import pair
 
@@ -100,7 +100,7 @@ def lay_out(case: Case, place: Path) -> None:
 @pytest.fixture(scope="session")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """The outcome of every case, by name."""
-    return carried_out(CASES, tmp_path_factory.mktemp("plans"))
+    return carried_out((*CASES, *SMALL_VERBS), tmp_path_factory.mktemp("plans"))
 
 
 def carried_out(cases: Sequence[Case], root: Path) -> dict[str, Outcome]:

@@ -332,7 +332,7 @@ class Reuse(Gate):
 
 
 def read(text: str) -> Answer:
-    """A chat completion's JSON. Raises ValueError, LookupError, TypeError or AttributeError."""
+    """A chat completion's JSON. Raises ValueError, LookupError, TypeError, AttributeError or OverflowError."""
     data: Any = json.loads(text)
     choice = data["choices"][0]
     message = choice["message"]

@@ -184,7 +184,7 @@ class EngineProbe:
             raise gates.Wrong(f"{asked}: HTTP {status}: {text[:200]}")
         try:
             return gates.read(text)
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
             raise gates.Wrong(f"{asked}: not a completion: {text[:200]}") from None
 
     async def tokenize(self, text: str) -> tuple[int, int] | None:
@@ -194,8 +194,10 @@ class EngineProbe:
             status, answer = await self._door.through(self._api, Request("POST", "/tokenize", HTTP_SECONDS, body))
             told: Any = json.loads(answer) if status == 200 else {}
             return int(told["count"]), int(told.get("max_model_len") or 0)
-        except (OSError, http.client.HTTPException, secret.SecretError, ValueError, LookupError, TypeError):
+        except (OSError, http.client.HTTPException, secret.SecretError):
             return None
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
+            return None  # it answers something else there
 
     async def metric(self, name: str) -> float | None:
         """One metric, now; None if there is none of that name or the engine does not say."""
@@ -331,5 +333,5 @@ def _usage(answer: bytes) -> dict[str, int]:
     try:
         usage: Any = json.loads(answer)["usage"]
         return {name: int(usage[name]) for name in ASKED[1:]}
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, OverflowError):
         return {}

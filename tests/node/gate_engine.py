@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Body = Mapping[str, Any]
-Reply = tuple[int, dict[str, Any]]
-"""Status, and the message of the completion or the whole body of a refusal."""
+Reply = tuple[int, "dict[str, Any] | str"]
+"""Status, and the message of the completion, the whole body of a refusal, or a whole text."""
 
 
 def text_of(body: Body) -> str:
@@ -53,6 +53,8 @@ class GateEngine:
         """Not set: what `hangs` names waits."""
         self.hangs: Callable[[Body], bool] = lambda body: False
         self.tokens_per_character: float | None = 0.25
+        self.counts: str | None = None
+        """What /tokenize says instead of a count."""
         self.max_model_len = 32768
         self.metrics: dict[str, float] = {"vllm:prefix_cache_hits_total": 0, "vllm:prefix_cache_queries_total": 0}
         self.keeps_prefixes = True
@@ -79,6 +81,9 @@ class GateEngine:
                     self._complete(body)
 
             def _tokenize(self, body: Body) -> None:
+                if engine.counts is not None:
+                    self._send(200, engine.counts.encode())
+                    return
                 if engine.tokens_per_character is None:
                     self._send(404, b'{"detail":"Not Found"}')
                     return
@@ -104,6 +109,9 @@ class GateEngine:
                 if engine.keeps_prefixes and len(body["messages"]) > 1:
                     engine.metrics["vllm:prefix_cache_hits_total"] += 32
                 status, message = engine.reply(body)
+                if isinstance(message, str):
+                    self._send(status, message.encode())
+                    return
                 usage = {"prompt_tokens": 10, "completion_tokens": 3}
                 choice = {"message": message, "finish_reason": message.pop("finish", "stop")}
                 answer = {"choices": [choice], "usage": usage} if status == 200 else message

@@ -392,6 +392,61 @@ def test_reuse_is_passed_over_where_prefixes_are_not_kept_on_purpose() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<html>",
+        "[]",
+        "5",
+        '{"choices": []}',
+        '{"choices": [5]}',
+        '{"choices": [{"message": null}]}',
+        '{"choices": [{"message": {"tool_calls": 5}}]}',
+        '{"choices": [{"message": {"tool_calls": [{}]}}]}',
+        '{"choices": [{"message": {"tool_calls": [{"function": "x"}]}}]}',
+        '{"choices": [{"message": {}}], "usage": []}',
+        '{"choices": [{"message": {}}], "usage": [5]}',
+        '{"choices": [{"message": {}}], "usage": {"prompt_tokens_details": {"cached_tokens": Infinity}}}',
+        '{"choices": [{"message": {}}], "usage": {"prompt_tokens_details": {"cached_tokens": "x"}}}',
+    ],
+)
+def test_what_is_not_a_completion(text: str) -> None:
+    with GateEngine(lambda body: (200, text)) as engine:
+        gating, _ = ask(engine, only("smoke"))
+    if text.endswith('"usage": []}'):
+        assert gating.reason == "gate smoke: 'What is 17*23?': answered '', wanted '391' in it"
+    else:
+        assert gating.reason == f"gate smoke: 'What is 17*23?': not a completion: {text}"
+
+
+def test_strange_parts_of_a_message_are_no_text() -> None:
+    with GateEngine(says(None, reasoning=5, tool_calls=[{"function": {"name": 5}}])) as engine:
+        gating, _ = ask(engine, only("tool_call"))
+    assert gating.reason.startswith("gate tool_call: a tool call: called (); wanted")
+
+
+@pytest.mark.parametrize("usage", [None, 5, [], {"prompt_tokens": "x"}, {"prompt_tokens": float("inf")}])
+def test_a_strange_count_is_none(usage: Any) -> None:
+    text = json.dumps({"choices": [{"message": {"content": "391"}}], "usage": usage})
+    with GateEngine(lambda body: (200, text)) as engine:
+
+        async def use(own: EngineProbe) -> None:
+            own.send_canary()
+            await until(lambda: own.canary is not None and own.canary.state == "ok")
+            assert own.asked == {"requests": 1, "prompt_tokens": 0, "completion_tokens": 0}
+
+        with_probe(engine, use)
+
+
+@pytest.mark.parametrize("said", ["", "[]", '{"count": "x"}', '{"count": Infinity}', '{"count": 0}'])
+def test_an_engine_that_counts_strangely_does_not_count(said: str) -> None:
+    with GateEngine() as engine:
+        engine.counts = said
+        assert ask(engine, only("needle"))[0] == Gating("passed")
+        assert len(text_of(engine.bodies[0])) == pytest.approx(16_384, abs=150)
+
+
 # ---------------------------------------------------------------- no answer
 
 
@@ -436,13 +491,6 @@ def test_an_engine_that_is_gone() -> None:
         pass
     gating, _ = ask(engine, only("smoke"))
     assert gating == Gating("failed", "gate smoke: 'What is 17*23?': [Errno 111] Connection refused", answered=False)
-
-
-def test_what_is_not_a_completion() -> None:
-    for strange in (5, [{}], ["call"]):
-        with GateEngine(says(None, tool_calls=strange)) as engine:
-            gating, _ = ask(engine, only("smoke"))
-        assert gating.reason.startswith("gate smoke: 'What is 17*23?': not a completion: {")
 
 
 # ---------------------------------------------------------------- runs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from checks import content, nfs
+from checks import content, memory, nfs
 from facts.values import NodeFacts, Unknown
 from spec.cluster import Cluster
 
@@ -14,7 +14,12 @@ QUANTIZED = "hf_quant_config.json"
 
 def advice(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> list[str]:
     """A line for each thing."""
-    return [*_drafter_format(cluster, facts), *_overlays(cluster, facts), *nfs.advice(cluster, facts)]
+    return [
+        *_drafter_format(cluster, facts),
+        *_overlays(cluster, facts),
+        *memory.other_guards(cluster, facts),
+        *nfs.advice(cluster, facts),
+    ]
 
 
 def _drafter_format(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Iterator[str]:

@@ -10,9 +10,12 @@ from facts.values import NodeFacts
 from spec.cluster import Cluster
 
 
-def refusals(cluster: Cluster, facts: Mapping[str, NodeFacts], reached: content.Reached | None = None) -> list[Verdict]:
-    """What forbids a deploy. `reached`: what keeps each node from the hub, where that matters."""
-    return failures(_verdicts(cluster, facts, reached))
+def refusals(
+    cluster: Cluster, facts: Mapping[str, NodeFacts], reached: content.Reached | None = None, *, starts: bool = True
+) -> list[Verdict]:
+    """What forbids a deploy. `reached`: what keeps each node from the hub, where that matters. `starts`: whether the
+    deploy may start or restart the pair."""
+    return failures(_verdicts(cluster, facts, reached, starts))
 
 
 def staging_refusals(
@@ -22,7 +25,9 @@ def staging_refusals(
     return failures(_staging_verdicts(cluster, facts, reached))
 
 
-def _verdicts(cluster: Cluster, facts: Mapping[str, NodeFacts], reached: content.Reached | None) -> Iterator[Verdict]:
+def _verdicts(
+    cluster: Cluster, facts: Mapping[str, NodeFacts], reached: content.Reached | None, starts: bool
+) -> Iterator[Verdict]:
     yield from _staging_verdicts(cluster, facts, reached)
     for node in cluster.nodes:
         seen = facts[node.name]
@@ -30,7 +35,7 @@ def _verdicts(cluster: Cluster, facts: Mapping[str, NodeFacts], reached: content
             continue
         yield from staging.names_and_ports(cluster, node, seen)
         yield from staging.no_other_keeper(node, seen)
-        yield from memory.in_use(cluster, node, seen)
+        yield from memory.in_use(cluster, node, seen, starts=starts)
         yield from memory.swap(cluster, node, seen)
         if node.is_head:
             yield from api_key.usable(cluster, seen)

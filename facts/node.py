@@ -59,6 +59,8 @@ class Query:
     disks: tuple[str, ...] = ()
     ports: tuple[int, ...] = ()
     gpu: bool = False
+    cgroups: tuple[str, ...] = ()
+    """Where the engine's processes are; who holds memory is looked at where any are named."""
 
     def text(self) -> str:
         """As the probe reads it."""

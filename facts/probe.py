@@ -31,6 +31,9 @@ NETWORK_FILES = (
     ("/etc/systemd/network", ".network"),
     ("/etc/NetworkManager/system-connections", ".nmconnection"),
 )
+MEMINFO = ("MemTotal", "MemAvailable", "SwapTotal", "Shmem", "SUnreclaim", "KernelStack", "Percpu")
+LARGEST = 3
+LARGE_BYTES = 64 * 2**20
 UNIT_PROPERTIES = (
     "Id,LoadState,ActiveState,SubState,UnitFileState,NeedDaemonReload,MainPID,Result,FragmentPath,InvocationID"
 )
@@ -59,6 +62,10 @@ def collect(query: dict[str, Any], user: str) -> dict[str, Any]:
         "gpu": _start(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
         if query.get("gpu")
         else None,
+        # Only where an engine of ours may hold any of it.
+        "apps": _start(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"])
+        if query.get("gpu") and _is_populated(query.get("cgroups", []))
+        else None,
     }
     python = list(sys.version_info[:3])
     answer: dict[str, Any] = {"format": 1, "sudo": True, "user": user, "home": home, "python": python}
@@ -84,6 +91,7 @@ def collect(query: dict[str, Any], user: str) -> dict[str, Any]:
         "overlays": lambda: _overlays(query.get("overlays", []), home),
         "disks": lambda: {path: _disk(path) for path in (_expand(path, home) for path in query.get("disks", []))},
         "memory": _memory,
+        "holders": lambda: _holders(query.get("cgroups", []), programs["apps"]) if query.get("cgroups") else None,
         "ports": lambda: _ports(query.get("ports", [])),
         "host_key": lambda: " ".join(_text("/etc/ssh/ssh_host_ed25519_key.pub").split()[:2]),
         "machine": lambda: _finish(programs["machine"]).strip(),
@@ -178,9 +186,91 @@ def _memory() -> dict[str, int]:
     found = {}
     for line in _text("/proc/meminfo").splitlines():
         name, _, rest = line.partition(":")
-        if name in ("MemTotal", "MemAvailable", "SwapTotal"):
+        if name in MEMINFO:
             found[name] = int(rest.split()[0]) * 1024
     return found
+
+
+# Who holds it
+
+
+def _holders(cgroups: list[str], apps: Any) -> dict[str, Any]:
+    """What the engine's processes hold, what all others hold together, and the largest of those, in bytes. `anon` is
+    memory of a process's own, `shmem` what it shares with others, `gpu` what the driver says of it; None: it does not.
+    """
+    page = os.sysconf("SC_PAGE_SIZE")
+    engine, gpu = _processes(cgroups), _compute_apps(apps)
+    held = {"anon": 0, "shmem": 0}
+    others, large = 0, []
+    for pid in (int(name) for name in os.listdir(ROOT + "/proc") if name.isdigit()):
+        pages = (_line(f"{ROOT}/proc/{pid}/statm") or "0 0 0").split()
+        resident, shared = int(pages[1]) * page, int(pages[2]) * page
+        # Of a small one, what it shares with others is little, and mostly files.
+        anon, shmem = _anon_and_shmem(pid) if resident >= LARGE_BYTES else (resident - shared, 0)
+        if pid in engine:
+            held["anon"] += anon
+            held["shmem"] += shmem
+            continue
+        own = anon + (gpu.get(pid) or 0)
+        others += own
+        if own + shmem >= LARGE_BYTES:
+            large.append((own + shmem, pid))
+    largest = [{**_process(str(pid)), "bytes": size} for size, pid in sorted(large, reverse=True)[:LARGEST]]
+    return {
+        "engine": {**held, "processes": len(engine), "gpu": _share(engine, gpu)},
+        "others": others,
+        "largest": largest,
+    }
+
+
+def _is_populated(cgroups: list[str]) -> bool:
+    return any("populated 1" in (_whole_text(f"{cgroup}/cgroup.events") or "") for cgroup in cgroups)
+
+
+def _processes(cgroups: list[str]) -> set[int]:
+    """The processes in these cgroups, and below them."""
+    found: set[int] = set()
+    for cgroup in cgroups:
+        for directory, _, _ in os.walk(ROOT + cgroup):
+            found.update(int(pid) for pid in (_whole_text(directory[len(ROOT) :] + "/cgroup.procs") or "").split())
+    return found
+
+
+def _compute_apps(program: Any) -> dict[int, int | None]:
+    """What the driver says of each process that computes, in bytes; None where it says [N/A] or Not Supported."""
+    found: dict[int, int | None] = {}
+    try:
+        output = _finish(program) if program else ""
+    except Failed:
+        return found
+    for line in output.splitlines():
+        pid, _, used = (part.strip() for part in line.partition(","))
+        if pid.isdigit():
+            found[int(pid)] = int(used) * 2**20 if used.isdigit() else None
+    return found
+
+
+def _share(engine: set[int], gpu: dict[int, int | None]) -> int | None:
+    """The engine's part of the GPU's memory; None where that is not told of each of its processes that compute."""
+    told = [gpu[pid] for pid in engine if pid in gpu]
+    return sum(size or 0 for size in told) if told and None not in told else None
+
+
+def _anon_and_shmem(pid: int) -> tuple[int, int]:
+    found = {"RssAnon": 0, "RssShmem": 0}
+    for line in (_whole_text(f"/proc/{pid}/status") or "").splitlines():
+        name, _, rest = line.partition(":")
+        if name in found:
+            found[name] = int(rest.split()[0]) * 1024
+    return found["RssAnon"], found["RssShmem"]
+
+
+def _whole_text(path: str) -> str | None:
+    """A file that may be gone by now: of a process or a cgroup that ended."""
+    try:
+        return _text(path)
+    except OSError:
+        return None
 
 
 def _disk(path: str) -> dict[str, Any]:

@@ -116,6 +116,35 @@ class Memory:
     total: int
     available: int
     swap: int
+    shmem: int = 0
+    """Of tmpfs and shared memory, whoever made it."""
+    kernel: int = 0
+    """What the kernel holds for itself and cannot give back."""
+
+
+@dataclass(frozen=True)
+class Large:
+    """A process that holds much memory, in bytes, and the container that it is in."""
+
+    pid: int
+    command: str
+    container: str | None
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Holders:
+    """Who holds memory, in bytes. `engine` and `engine_shmem` are of our rank's processes, `engine_gpu` what the driver
+    says of them (None: it does not); `others` of all other processes, what they share left out."""
+
+    processes: int
+    """Of the rank."""
+    engine: int
+    engine_shmem: int
+    engine_gpu: int | None
+    others: int
+    largest: tuple[Large, ...]
+    """The largest of the others, the first first."""
 
 
 @dataclass(frozen=True)
@@ -308,6 +337,8 @@ class NodeFacts:
     """Directories of an earlier kit's whose files it put over the image's, with how many files are in each."""
     disks: Mapping[str, Disk] | Unknown = Unknown("not probed")
     memory: Memory | Unknown = Unknown("not probed")
+    holders: Holders | Unknown | None = None
+    """Who holds that memory; None where it was not asked."""
     ports: Mapping[int, Holder | None] | Unknown = Unknown("not probed")
     host_key: str | Unknown = Unknown("not probed")
     units: Mapping[str, Unit] | Unknown = Unknown("not probed")
@@ -410,6 +441,7 @@ def parse(document: object) -> NodeFacts:
         overlays=part("overlays", lambda value: _each(value, _whole)),
         disks=part("disks", lambda value: _each(value, _disk)),
         memory=part("memory", _memory),
+        holders=_part(document, "holders", lambda value: _maybe(value, _holders)) if "holders" in document else None,
         ports=part("ports", lambda value: {int(port): _maybe(item, _holder) for port, item in _mapping(value).items()}),
         host_key=part("host_key", _host_key),
         units=part("units", lambda value: _each(value, _unit)),
@@ -628,7 +660,37 @@ def _content(value: object) -> Content:
 
 def _memory(value: object) -> Memory:
     given = _mapping(value)
-    return Memory(_whole(given["MemTotal"]), _whole(given["MemAvailable"]), _whole(given["SwapTotal"]))
+    kernel = sum(_whole(given.get(name, 0)) for name in ("SUnreclaim", "KernelStack", "Percpu"))
+    return Memory(
+        total=_whole(given["MemTotal"]),
+        available=_whole(given["MemAvailable"]),
+        swap=_whole(given["SwapTotal"]),
+        shmem=_whole(given.get("Shmem", 0)),
+        kernel=kernel,
+    )
+
+
+def _holders(value: object) -> Holders:
+    data = _mapping(value)
+    engine = _mapping(data["engine"])
+    return Holders(
+        processes=_whole(engine["processes"]),
+        engine=_whole(engine["anon"]),
+        engine_shmem=_whole(engine["shmem"]),
+        engine_gpu=_maybe(engine["gpu"], _whole),
+        others=_whole(data["others"]),
+        largest=tuple(_large(item) for item in _list(data["largest"])),
+    )
+
+
+def _large(value: object) -> Large:
+    data = _mapping(value)
+    return Large(
+        pid=_whole(data["pid"]),
+        command=_string(data["command"]),
+        container=_maybe(data["container"], _string),
+        bytes=_whole(data["bytes"]),
+    )
 
 
 def _disk(value: object) -> Disk:

@@ -15,10 +15,11 @@ from pyinfra.context import ctx_host, ctx_inventory, ctx_state
 
 import node as node_package
 from checks import nfs, outlook
-from checks.memory import OTHER_GUARDS
+from checks.memory import EARLYOOM_SETTINGS, OTHER_GUARDS
 from facts.node import Query, node_facts
 from facts.values import DEEP_RESULT, KEEPER_STATE, LEASE, MEMORY, STATUS, NodeFacts
 from node import wire
+from node.paths import ENGINE_CGROUPS
 from spec import objects
 from spec.cluster import Cluster, Node, Settings, StatedNode
 
@@ -112,7 +113,12 @@ def query(settings: Settings, node: StatedNode) -> Query:
             # Whoever looks at it waits for the server: `mounts` does, and does not wait.
             and item.path != objects.MOUNT_POINT
         ),
-        texts=(f"{objects.KEY_FILE}.pub", nfs.TABLE, *outlook.texts(len(settings.nodes), node.rank == 0)),
+        texts=(
+            f"{objects.KEY_FILE}.pub",
+            nfs.TABLE,
+            EARLYOOM_SETTINGS,
+            *outlook.texts(len(settings.nodes), node.rank == 0),
+        ),
         trees=(objects.LIB,),
         documents=(LEASE, STATUS, KEEPER_STATE, DEEP_RESULT, MEMORY),
         accounts=(objects.USER,),
@@ -138,6 +144,7 @@ def query(settings: Settings, node: StatedNode) -> Query:
         disks=(*content.values(), objects.VAR),
         ports=(knobs.api_port, knobs.master_port),
         gpu=True,
+        cgroups=tuple(str(cgroup) for cgroup in ENGINE_CGROUPS) if knobs.memory_used_max_gib else (),
     )
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 
 from pyinfra.api.exceptions import DeployError
 
-from checks import access, content
+from checks import access, content, pair
 from checks import preflight as checked
 from checks.verdict import Verdict, failures
-from facts.values import NodeFacts
-from operations import bundle, image, lock, opinion, staging
+from facts.values import NodeFacts, UnknownFact
+from operations import bundle, image, lock, opinion, staging, wanted
 from operations.run import Run
 
 
@@ -19,7 +19,7 @@ def preflight(run: Run) -> None:
     _refuse(
         run,
         lambda facts: [
-            *checked.refusals(run.cluster, facts, _reached(run, facts)),
+            *checked.refusals(run.cluster, facts, _reached(run, facts), starts=_starts(run, facts)),
             *image.refusals(run),
             *bundle.refusals(run),
             *opinion.refusals(run),
@@ -54,6 +54,16 @@ def _refuse(run: Run, judge: Callable[[Mapping[str, NodeFacts]], list[Verdict]])
     if found:
         lines = "\n".join(verdict.text() for verdict in found)
         raise DeployError(f"Preflight refused; no node was changed.\n{lines}")
+
+
+def _starts(run: Run, facts: Mapping[str, NodeFacts]) -> bool:
+    """Whether this deploy starts the pair, or starts it anew. What is not known yet may well do that."""
+    if not all(access.usable(seen) for seen in facts.values()):
+        return False  # refused already, and nothing is known of what it would do
+    try:
+        return pair.todo(pair.accepted(facts[run.cluster.head.name]), wanted.engine(run)) is not pair.Todo.NOTHING
+    except UnknownFact:
+        return True
 
 
 def _reached(run: Run, facts: Mapping[str, NodeFacts]) -> content.Reached | None:

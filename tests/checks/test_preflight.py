@@ -334,58 +334,6 @@ def of_reference_stack(change: Change | None = None, state: Callable[[Any], Worl
     return world
 
 
-def test_memory_in_use_is_told_before_the_engine_needs_it() -> None:
-    """With the limit of the reference kit, and with what to do."""
-    assert told(of_reference_stack(change("memory|MemAvailable", 121 * GIB))) == [
-        "  spark-b: 7.0 GiB of memory are in use before the engine starts, wanted at most 6 GiB (memory_used_max_gib): "
-        "the engine's budget was proven with less, and a node that runs out wedges\n"
-        "    Fix: end what is not needed (ps -eo rss,comm --sort=-rss | head; a desktop session counts);\n"
-        "      or lower kv_cache_memory_bytes by as much, and raise memory_used_max_gib"
-    ]
-
-
-def test_memory_is_not_judged_while_a_rank_of_ours_holds_it() -> None:
-    """Nor where the limit is turned off; an engine that ended holds none any more."""
-    most = change("memory|MemAvailable", 3 * GIB)
-    assert told(of_reference_stack(most, converged)) == []
-    assert told(of_reference_stack(most, memory_used_max_gib=0)) == []
-    assert told(of_reference_stack(change("memory|MemAvailable", 121 * GIB), memory_used_max_gib=8)) == []
-    ended = of_reference_stack(most, converged)
-    ended.worker["docker"]["containers"][0]["state"] = "exited"
-    assert len(told(ended)) == 1
-
-
-@pytest.mark.parametrize("part", ["docker", "docker|containers"])
-def test_memory_is_not_judged_where_docker_does_not_say_whose_it_is(part: str) -> None:
-    """A rank of ours may hold it; what is told is that Docker did not answer."""
-    world = of_reference_stack(change("memory|MemAvailable", 3 * GIB), converged)
-    change(part, {"error": "it hangs"})(world)
-    lines = "\n".join(told(world))
-    assert "it hangs" in lines
-    assert "in use before the engine starts" not in lines
-
-
-def test_memory_that_cannot_be_read_is_not_enough() -> None:
-    assert told(of_reference_stack(change("memory", {"error": "it broke"}))) == [
-        "  spark-b: its memory could not be read: it broke\n    Fix: make that answer, then run again"
-    ]
-
-
-def test_a_load_through_the_page_cache_needs_swap() -> None:
-    """R5, on every node; another loader, and another stack, need none."""
-    line = (
-        '  {}: 16.0 GiB of swap, and load_format is "": weights read through the page cache need 30.0 GiB, or the node '
-        "dies near 90% of the load\n"
-        "    Fix: leave load_format out (instanttensor reads past the page cache), or give the node more swap"
-    )
-    assert told(of_reference_stack(load_format="")) == [line.format("spark-a"), line.format("spark-b")]
-    named = line.replace('""', '"auto"')  # the engine's own word for what empty leaves it at
-    assert told(of_reference_stack(load_format="auto")) == [named.format("spark-a"), named.format("spark-b")]
-    assert told(of_reference_stack(change("memory|SwapTotal", 32 * GIB), load_format="")) == [line.format("spark-a")]
-    assert told(of_reference_stack()) == []
-    assert told(fresh(pair.cluster({**pair.UPSTREAM, "load_format": ""}))) == []
-
-
 def test_a_chat_template_lies_among_the_weights() -> None:
     world = of_reference_stack(None, converged, chat_template="chat_template_mm.jinja")
     assert told(world) == [

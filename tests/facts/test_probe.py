@@ -395,3 +395,88 @@ def test_pings_are_read_by_target() -> None:
         targets[0]: "",
     }
     assert fact.process([]) == fact.default() == {}
+
+
+CONTAINER = "a" * 64
+
+
+def process(root: Path, pid: int, anon: int, shmem: int = 0, command: str = "x", cgroup: str = "/init.scope") -> None:
+    """A process that holds so many MiB."""
+    place = root / f"proc/{pid}"
+    page = os.sysconf("SC_PAGE_SIZE")
+    files = 3
+    put(place / "statm", f"9999 {(anon + shmem + files) * 2**20 // page} {(shmem + files) * 2**20 // page} 1 0 9 0\n")
+    put(
+        place / "status",
+        f"Name:\t{command}\nVmRSS:\t {anon + shmem + files} kB\nRssAnon:\t {anon * 1024} kB\n"
+        f"RssFile:\t {files * 1024} kB\nRssShmem:\t {shmem * 1024} kB\n",
+    )
+    put(place / "comm", f"{command}\n")
+    put(place / "cgroup", f"0::{cgroup}\n")
+
+
+@pytest.fixture
+def busy(root: Path) -> Path:
+    """A node where a rank runs beside others."""
+    engine = root / "sys/fs/cgroup/sparkpair.slice/sparkpair-engine.slice"
+    put(engine / "cgroup.events", "populated 1\nfrozen 0\n")
+    put(engine / "cgroup.procs", "")
+    put(engine / f"docker-{CONTAINER}.scope/cgroup.procs", "41\n42\n")
+    process(root, 41, 800, 200, "vllm")
+    process(root, 42, 20)
+    process(root, 50, 600, 100, "ollama", f"/system.slice/docker-{'b' * 64}.scope")
+    process(root, 51, 300, 0, "gnome-shell", "/user.slice")
+    process(root, 52, 63, 0, "small")
+    process(root, 53, 100, 0, "dockerd")
+    process(root, 54, 90, 0, "fourth")
+    put(root / "proc/2/statm", "0 0 0 0 0 0 0\n")
+    (root / "proc/60").mkdir()  # it ends while it is looked at
+    return root
+
+
+CGROUPS = ["/sys/fs/cgroup/sparkpair.slice/sparkpair-engine.slice", "/sys/fs/cgroup/sparkpair-engine.slice"]
+MIB = 2**20
+
+
+def answer(output: str, code: int = 0) -> Any:
+    """nvidia-smi as it was started, with this to say."""
+    return probe._start(["sh", "-c", f"cat; exit {code}", "sh"]) if not output else probe._start(["echo", output])
+
+
+def test_who_holds_memory(busy: Path) -> None:
+    """The engine's processes by their cgroup; of the others the sum, and the largest by name."""
+    found = probe._holders(CGROUPS, answer("41, 65536\n50, 1024"))
+    assert found["engine"] == {"processes": 2, "anon": 820 * MIB, "shmem": 200 * MIB, "gpu": 65536 * MIB}
+    assert found["others"] == (600 + 1024 + 300 + 63 + 100 + 90) * MIB
+    assert found["largest"] == [
+        {"pid": 50, "command": "ollama", "container": "b" * 64, "bytes": (600 + 100 + 1024) * MIB},
+        {"pid": 51, "command": "gnome-shell", "container": None, "bytes": 300 * MIB},
+        {"pid": 53, "command": "dockerd", "container": None, "bytes": 100 * MIB},
+    ]
+
+
+@pytest.mark.parametrize("output", ["41, [N/A]", "41, [Not Supported]", "41", "50, 1024", "No devices were found", ""])
+def test_a_driver_that_does_not_tell_the_engines_share(busy: Path, output: str) -> None:
+    """MEM-17: none of that is nothing."""
+    found = probe._holders(CGROUPS, answer(output))
+    assert found["engine"]["gpu"] is None
+    assert found["engine"]["anon"] == 820 * MIB
+
+
+def test_a_driver_that_fails_leaves_the_rest_known(busy: Path) -> None:
+    assert probe._holders(CGROUPS, answer("", 9))["engine"]["gpu"] is None
+    assert probe._holders(CGROUPS, probe._start(["/nonexistent/nvidia-smi"]))["engine"]["gpu"] is None
+
+
+def test_the_driver_is_asked_only_where_a_rank_runs(busy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And who holds memory only where that is asked."""
+    started: list[list[str]] = []
+    real = probe._start
+    monkeypatch.setattr(probe, "_start", lambda argv: started.append(argv) or real(["true"]))
+    assert probe.collect({"cgroups": [], "gpu": True}, "root")["holders"] is None
+    assert not [argv for argv in started if "--query-compute-apps=pid,used_memory" in argv]
+    assert probe.collect({"cgroups": CGROUPS, "gpu": True}, "root")["holders"]["engine"]["processes"] == 2
+    assert len([argv for argv in started if "--query-compute-apps=pid,used_memory" in argv]) == 1
+    put(busy / CGROUPS[0][1:] / "cgroup.events", "populated 0\nfrozen 0\n")
+    probe.collect({"cgroups": CGROUPS, "gpu": True}, "root")
+    assert len([argv for argv in started if "--query-compute-apps=pid,used_memory" in argv]) == 1

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from facts.values import LEASE, STATUS
+from facts.values import LEASE, MEMORY, STATUS
 from spec import objects
 from spec.cluster import Cluster
 from tests.plan import world
@@ -111,6 +111,19 @@ def touched_weights(world: World) -> None:
 
 def timer_off(world: World) -> None:
     world.worker["units"][objects.DEEP_TIMER] = unit("inactive", "disabled")
+
+
+def old_recorder(world: World) -> None:
+    world.worker["documents"][MEMORY]["json"]["code"] = "0" * 64
+
+
+def recorder_died(world: World) -> None:
+    """Its last word is still there."""
+    world.worker["units"][objects.RECORDER_UNIT] = unit("failed", "disabled")
+
+
+def unread_protection(world: World) -> None:
+    world.worker["units"]["system.slice"]["NeedDaemonReload"] = "yes"
 
 
 def keeper_died(world: World) -> None:
@@ -251,6 +264,10 @@ CASES = (
     Case("older programs run", change=both(status(code="0" * 64), old_agent)),
     Case("the keeper loaded other settings", change=status(service="0" * 64)),
     Case("the keeper died", change=keeper_died),
+    Case("an older recorder runs", change=old_recorder),
+    Case("the recorder died", change=recorder_died),
+    Case("systemd has not read the login's protection", change=unread_protection),
+    Case("the login is to be protected no longer", more={"protect_login": False}),
     Case("starting", change=status(phase="starting")),
     Case("resting", change=status(phase="resting", reason="6 failures")),
     Case("stopped on purpose", change=status(phase="stopped", desired="stop")),

@@ -78,6 +78,13 @@ PLANS: dict[str, dict[str, list[str]]] = {
     "older programs run": {"Keeper | Start the new agent": WORKER, "Keeper | Start the new keeper": HEAD},
     "the keeper loaded other settings": {"Keeper | Start the new keeper": HEAD},
     "the keeper died": {"Keeper | Start the new keeper": HEAD},
+    "an older recorder runs": {"Memory | Start the new recorder": WORKER},
+    "the recorder died": {
+        "Memory | Install sparkpair-recorder.service": WORKER,
+        "Memory | Start the new recorder": WORKER,
+    },
+    "systemd has not read the login's protection": {"Memory | Install what protects the login": WORKER},
+    "the login is to be protected no longer": {"Memory | Remove what protects the login": BOTH},
     "starting": {},
     "resting": START,
     "stopped on purpose": {},

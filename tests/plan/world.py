@@ -121,6 +121,12 @@ def unit(active: str = "active", enabled: str = "enabled") -> Document:
     }  # fmt: skip
 
 
+def holders(gpu: int | None = None, others: int = GIB, largest: list[Document] | None = None) -> Document:
+    """Who holds memory: `gpu` and 9 GiB more our rank, where there is one."""
+    engine = {"processes": 0 if gpu is None else 5, "anon": 8 * GIB, "shmem": GIB, "gpu": gpu}
+    return {"engine": engine, "others": others, "largest": largest or []}
+
+
 def recorded(code: str) -> Document:
     """What the recorder writes."""
     return {
@@ -205,6 +211,7 @@ def _fresh(cluster: Cluster, node: Node) -> Document:
         "overlays": {},
         "disks": {path.replace("~", node.home): {"at": "/", "device": 1, "free": 2000 * GIB} for path in asked.disks},
         "memory": {"MemTotal": 128 * GIB, "MemAvailable": 123 * GIB, "SwapTotal": 16 * GIB},
+        "holders": holders() if asked.cgroups else None,
         "ports": {str(port): None for port in asked.ports},
         "host_key": HOST_KEY,
         "units": {name: {**unit("inactive", ""), "LoadState": "not-found"} for name in asked.units},

@@ -23,6 +23,11 @@ ANSWER_SECONDS = 60.0
 KEEPER_AWAY_SECONDS = 30.0
 LINES_MOST = 400
 """As many as an agent keeps of a rank that has ended (node.agent.LOG_LINES_KEPT)."""
+GATES_END = {
+    "passed": "",
+    "failed": "a gate failed; the pair goes on serving",
+    "busy": "a gate found no free slot beside the requests that run; again when there are fewer",
+}
 OK, FAILED, STOPPED, AWAY, WENT_BACK, INTERRUPTED = 0, 1, 3, 4, 5, 130
 EXIT_CODES = """exit codes:
   0    as asked; for status: the pair runs, or is on its way
@@ -91,7 +96,8 @@ def _parser() -> argparse.ArgumentParser:
     word("start", "start, after a stop or while resting", _order)
     word("stop", "stop, and stay stopped over reboots", _order)
     word("restart", "stop and start both ranks", _order)
-    word("warm-up", "ask the gates anew, and tell their outcome", _warm_up)
+    warm_up = word("warm-up", "ask the gates anew, and tell their outcome", _warm_up)
+    warm_up.add_argument("--timeout", type=_seconds, default=3600.0, metavar="SECONDS")
     rollback = word("rollback", "go back to the last good launch, or to one that is named", _rollback)
     rollback.add_argument("engine", nargs="?", type=_prefix, metavar="HASH", help="its first digits")
     history = word("history", "what happened, oldest first", _history)
@@ -355,9 +361,20 @@ def _print(lines: list[str]) -> None:
 
 def _warm_up(arguments: argparse.Namespace) -> int:
     """The gates anew, each told as it ends."""
-    del arguments
     _asked({"op": "warm-up"})
-    return OK
+    watch = _Watch(arguments.timeout)
+    told = 0
+    while (status := watch.next()) is not None:
+        results = status.get("gates") or []
+        _print([describe.gate(one) for one in results[told:]])
+        told = len(results)
+        state = status.get("gating")
+        if state in GATES_END:
+            _print([GATES_END[state]] if GATES_END[state] else [])
+            return OK if state == "passed" else FAILED
+        if state is None:
+            raise Refused(f"the gates ended with the engine or the keeper; the pair is {status['phase']}")
+    raise Refused(f"not all gates were asked within {arguments.timeout:.0f} s; sparkpair status tells of them")
 
 
 def _asked(message: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def status(status: Mapping[str, Any]) -> str:
         f"failures {count.get('failures', 0)}; canaries {count.get('canaries', 0)}"
     )
     if status.get("gates"):
-        lines.append(f"gates of the last start: {gates(status['gates'])}")
+        lines.append(f"gates, asked last: {gates(status['gates'])}")
     back = status.get("rollback")
     if back:
         lines.append(rollback(back))

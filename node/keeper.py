@@ -182,6 +182,7 @@ class Keeper:
             "rejected": self._store.rejected(),
             "rollback": self._last_rollback,
             "gates": self._probe.gate_results,
+            "gating": self._probe.gates.state if self._probe.gates else None,
             "generations": self._listed,
             "memory": {
                 str(rank): {"available": seen.get("memory_available"), "floor": self._floors.now.get(rank)}

@@ -126,7 +126,7 @@ def test_a_status_tells_gates_memory_and_the_way_back() -> None:
     assert describe.status({**STATUS, **MORE}) == EARLIER + (
         "memory available: rank 0 3.0 GiB, lowest 1.0 GiB; rank 1 5.0 GiB\n"
         "starts 2, of which answered 2; failures 1; canaries 9\n"
-        "gates of the last start: warm-up 21.3 s, image skipped, needle FAILED (no 4711 in 'I do not know')\n"
+        "gates, asked last: warm-up 21.3 s, image skipped, needle FAILED (no 4711 in 'I do not know')\n"
         "went back from cccccccccccc to aaaaaaaaaaaa 2026-11-30T16:00:00+0000: needle failed\n"
         "rejected cccccccccccc 2026-11-30T16:00:00+0000: needle failed\n"
         "last failure 2026-11-30T17:00:00+0000: rank 1: the container exited with code 137\n"
@@ -277,6 +277,32 @@ def test_a_rollback_to_what_is_not_kept_lists_what_is(capsys: pytest.CaptureFixt
         "  abababababab  accepted 2026-11-29T12:00:00+0000, rejected: rank 1: exited",
         "no generation that is kept begins with aaaa; none is told of",
     ]
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "end"),
+    [
+        ("passed", 0, []),
+        ("failed", 1, ["a gate failed; the pair goes on serving"]),
+        ("busy", 1, ["a gate found no free slot beside the requests that run; again when there are fewer"]),
+    ],
+)
+def test_a_warm_up_tells_each_gate_once_and_how_it_ended(
+    state: str, code: int, end: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    gates = MORE["gates"]
+    pending = [says(gating="pending", gates=gates[:count]) for count in (0, 1, 1)]
+    with keeper({"ok": True}, *pending, says(gating=state, gates=gates)) as asked:
+        assert cli.main(["warm-up"]) == code
+    assert asked[0] == {"op": "warm-up"}
+    told = ["warm-up 21.3 s", "image skipped", "needle FAILED (no 4711 in 'I do not know')"]
+    assert capsys.readouterr().out.splitlines() == told + end
+
+
+def test_a_warm_up_that_ends_with_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    with keeper({"ok": True}, says(gating=None, phase="stopping")):
+        assert cli.main(["warm-up"]) == 1
+    assert capsys.readouterr().err == "the gates ended with the engine or the keeper; the pair is stopping\n"
 
 
 HISTORY = (

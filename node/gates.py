@@ -31,9 +31,9 @@ TOOL: Mapping[str, Any] = {
 TOOL_TOKENS, REASONING_TOKENS = 2048, 1024
 """Longest answers: a call after reasoning; reasoning of which the beginning is enough."""
 
-WARM_UP_TOKENS, REUSE_TOKENS = 8000, 6000
-"""Prompts of about so many tokens: as the reference kit v2.3-tier1 warms up; two blocks of the largest block size in
-use (2304 tokens, the same kit), since only whole blocks are kept."""
+WARM_UP_TOKENS, REUSE_TOKENS = 8000, 10000
+"""Prompts of about so many tokens: as the reference kit v2.3-tier1 warms up; four blocks of the largest block size in
+use (2304 tokens, the same kit), since only whole blocks are kept, and with a drafter not the last of them."""
 
 SAMPLE_CHARACTERS = 2000
 CHARACTERS_PER_TOKEN = 4

@@ -25,6 +25,7 @@ SMI_END_SECONDS = 2.0
 SMI_BYTES = 4096
 SMI_FIELDS = ("clocks.sm", "utilization.gpu", "power.draw", "temperature.gpu", "clocks_event_reasons.active")
 
+SLOW = "slow: "
 CLAMPED_MHZ = 1500.0
 """Below this under load a GB10 is clamped. Reports: 702, 507, 695 to 890 MHz where 2223 to 2411 are usual
 (HW-01 to HW-03)."""
@@ -205,9 +206,9 @@ def judge(row: str) -> str | None:
     if load is None or load < LOADED_PERCENT or clock >= CLAMPED_MHZ:
         return state
     if _bits(values.get("clocks_event_reasons.active")) & _HOT:
-        return f"slow: {state}, wanted {CLAMPED_MHZ:.0f} MHz or more under load; the GPU is too hot. Fix: cool the node"
+        return f"{SLOW}{state}, wanted {CLAMPED_MHZ:.0f} MHz or more under load; the GPU is too hot. Fix: cool the node"
     return (
-        f"slow: {state}, wanted {CLAMPED_MHZ:.0f} MHz or more under load; a reboot does not help. "
+        f"{SLOW}{state}, wanted {CLAMPED_MHZ:.0f} MHz or more under load; a reboot does not help. "
         "Fix: power the node off, pull its plug for some minutes, start it"
     )
 

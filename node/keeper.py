@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from node import decide, echo, handover, paths, service, signatures, wire
+from node import decide, echo, handover, health, paths, service, signatures, wire
 from node.agent import boottime
 from node.decide import Memory, Phase, Verdict
 from node.floors import Floors
@@ -83,6 +83,7 @@ class Keeper:
         self._gates = settings.gates
         self._listed: list[dict[str, Any]] = []
         self._floors = Floors(store, clock)
+        self._slow: set[int] = set()
         self._update = ""
         self._news = news
         self._asking_news: asyncio.Task[None] | None = None
@@ -256,6 +257,7 @@ class Keeper:
         if short:
             log(short, "warning")
             self._record("memory", text=short)
+        self._tell_clock(link, str(answer.get("clocks") or ""))
         work = answer.get("work")
         seen = decide.Rank(
             state=str(rank["state"]),
@@ -269,6 +271,15 @@ class Keeper:
             available=answer.get("memory_available"),
         )
         return decide.Node(seen, 0.0, answer["rail_up"], self._rails.reach(link.rank))
+
+    def _tell_clock(self, link: AgentLink, clocks: str) -> None:
+        """A GPU that is clamped answers as before, at half the speed: said once until it is well again."""
+        if not clocks.startswith(health.SLOW):
+            self._slow.discard(link.rank)
+        elif link.rank not in self._slow:
+            self._slow.add(link.rank)
+            log(f"{link.name}: its GPU is {clocks}", "warning")
+            self._record("clocks", text=f"{link.name}: {clocks}")
 
     def _outbid(self, link: AgentLink) -> None:
         """The agent knows a later epoch than ours: this head's state is older than the agent's, as after a restore."""

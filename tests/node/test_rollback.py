@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from node import agent, wire
+from node import agent, health, wire
 from tests.node.test_pair import docker_run_in_memory, play
 from tests.node.world import World
 
@@ -180,6 +180,32 @@ def test_a_gpu_that_fell_off_the_bus_lets_it_rest(tmp_path: Path):
         assert "pull its plug" in status["reason"]
 
     play(tmp_path, story)
+
+
+def test_floors_and_slow_clocks_are_kept_and_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def clamped() -> str:
+        return "slow: 702 MHz at 96 %"
+
+    async def story(world: World) -> None:
+        engine = world.want(4)
+        await world.accept(engine)
+        await world.until("running")
+        cgroup = world.place(1).cgroups[0]
+        cgroup.mkdir()
+        (cgroup / "cgroup.procs").write_text("999999999\n")
+        world.place(1).recorded.write_text(json.dumps({"engine": engine, "floor": 7}))
+        world.write_memory(1, 0.9)
+        history = tmp_path / "state/history.jsonl"
+        while '"clocks"' not in history.read_text() or '"memory"' not in history.read_text():
+            await asyncio.sleep(0.02)
+        world.dockers[0].end(1)
+        await world.until("stopping")
+        assert world.store.noted(engine, "memory") == {"floor": {"1": 7}}
+        events = [json.loads(line)["event"] for line in history.read_text().splitlines()]
+        assert (events.count("clocks"), events.count("memory")) == (1, 1)
+
+    monkeypatch.setattr(health, "clocks", clamped)
+    play(tmp_path, story, memory_warning_mib=1024)
 
 
 def test_rejections_survive_and_a_damaged_list_is_none(tmp_path: Path):

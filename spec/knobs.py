@@ -643,8 +643,8 @@ class Knobs(BaseModel):
         int | None, Whole(0, 128), Becomes("preflight"), Cost.NOTHING, Kit("MEM_USED_MAX_GB")
     ] = None
     """GiB in use on a node (as `free` counts it: total less available) above which a deploy refuses to start an engine
-    there; 0 turns it off. While a rank of ours runs there it is not judged. The budgets of the reference kit v2.3-tier1
-    were proven on nodes with less than 6."""
+    there; 0 turns it off. While a rank of ours runs there, a deploy that would start the pair anew judges what will be
+    in use after the rank's end. The budgets of the reference kit v2.3-tier1 were proven on nodes with less than 6."""
 
     ask_the_engine: Annotated[bool, Switch(), Becomes("preflight"), Cost.NOTHING] = True
     """Whether the staged engine reads a changed launch before the pair is restarted with it (docs/engine-opinion.md).

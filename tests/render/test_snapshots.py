@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -124,6 +125,34 @@ def test_upkeep_unit(name: str, rank: int) -> None:
     snapshot.check(f"{stem}.rank{rank}.{kind}", render.upkeep_text(name, CLUSTERS["vllm-exl3"].nodes[rank]))
 
 
+def test_recorder_unit() -> None:
+    """The same on every node."""
+    snapshot.check(objects.RECORDER_UNIT, render.recorder_text())
+
+
+@pytest.mark.parametrize("unit", objects.PROTECTED_UNITS)
+def test_protection(unit: str) -> None:
+    """What is added to a unit of the system; nothing where it is not wanted."""
+    snapshot.check(
+        f"{unit}.60-sparkpair.conf", render.protection_texts(CLUSTERS["vllm-exl3"])[objects.protection(unit)]
+    )
+    assert render.protection_texts(pair.cluster({"protect_login": False})) == {}
+
+
+def test_no_unit_is_protected_by_more_than_its_slice_is() -> None:
+    """A cgroup's protection counts as far as its parents have it: ours and sshd are in system.slice."""
+    texts = render.protection_texts(CLUSTERS["vllm-exl3"])
+    asked = {unit: _protected(texts[objects.protection(unit)]) for unit in objects.PROTECTED_UNITS}
+    ours = sum(_protected(text) for text in (render.recorder_text(), *map(render.unit_text, render.UNITS)))
+    assert asked["ssh.service"] + ours == 152 <= asked["system.slice"]
+    assert "152 MiB" in texts[objects.protection("system.slice")]
+
+
+def _protected(text: str) -> int:
+    [size] = re.findall(r"^MemoryMin=(\d+)M$", text, re.MULTILINE)
+    return int(size)
+
+
 def test_exports() -> None:
     """What the kernel's NFS server is told: one directory, read-only, to two addresses."""
     cluster = CLUSTERS["vllm-nfs"]
@@ -169,6 +198,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     head = CLUSTERS["vllm-exl3"].head
     texts = {name: render.unit_text(name) for name in render.UNITS}
     texts |= {name: render.upkeep_text(name, head) for name in render.UPKEEP_UNITS}
+    texts[objects.RECORDER_UNIT] = render.recorder_text()
     mount = nfs.mount(CLUSTERS["vllm-nfs"], CLUSTERS["vllm-nfs"].head)
     assert mount is not None
     texts[objects.MOUNT_UNIT] = render.mount_text(mount)

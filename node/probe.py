@@ -79,7 +79,8 @@ class EngineProbe:
         self.canary: Canary | None = None
         self.gates: Gating | None = None
         self.gate_results: list[dict[str, Any]] = []
-        """Of the gates asked so far: gate, outcome (passed, failed, busy, skipped), seconds, detail."""
+        """Of the last run, also when its engine is gone: gate, outcome (passed, failed, busy, skipped), seconds,
+        detail."""
         self.asked = dict.fromkeys(ASKED, 0)
         """Our own completions since the engine started."""
 
@@ -99,7 +100,6 @@ class EngineProbe:
                 task.cancel()
         self._asking = self._canary = self._gating = None
         self._healthy = self._metrics = self.canary = self.gates = None
-        self.gate_results = []
         self.asked = dict.fromkeys(ASKED, 0)
         self._door.forget()
 

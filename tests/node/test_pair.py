@@ -218,6 +218,25 @@ def test_a_wrong_answer_is_not_promoted(tmp_path: Path):
     play(tmp_path, story)
 
 
+@pytest.mark.parametrize(("expected", "good"), [("391", True), ("999", False)])
+def test_gates_are_those_of_the_settings(tmp_path: Path, expected: str, good: bool):
+    async def story(world: World) -> None:
+        engine = world.want(4)
+        await world.accept(engine)
+        status = await world.until("running" if good else "resting")
+        gates = {item["gate"]: (item["outcome"], item["detail"]) for item in status["gates"]}
+        assert gates["canary"] == ("passed", "answered 'it is 391'")
+        if good:
+            assert (gates["smoke"], status["last_good"]) == (("passed", "answered 'it is 391'"), engine)
+        else:
+            reason = "'Well?': answered 'it is 391', wanted '999' in it"
+            assert (gates["smoke"], status["last_good"]) == (("failed", reason), None)
+            assert status["last_failure"]["reason"] == f"gate smoke: {reason}"
+
+    asked = {"smoke_prompt": "Well?", "smoke_expected": expected, "smoke_max_tokens": 8, "gate_smoke_seconds": 5}
+    play(tmp_path, story, restart_budget=0, **asked)
+
+
 def test_stop_stays_and_start_takes_it_back(tmp_path: Path):
     async def story(world: World) -> None:
         await world.accept(world.want(4))

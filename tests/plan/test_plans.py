@@ -60,7 +60,7 @@ PLANS: dict[str, dict[str, list[str]]] = {
     "converged, after a login banner": {},
     "a knob": LAUNCH | RESTART,
     "a watch interval": SETTINGS_OF_KEEPER,
-    "a smoke prompt": {},
+    "a smoke prompt": SETTINGS_OF_KEEPER,
     "the rails' MTU": {"Fabric | Install 60-sparkpair.yaml": BOTH, "Fabric | Set the rails up": BOTH},
     "an image": {"Image | Pull the engine image": BOTH} | LAUNCH | RESTART,
     "the timer was switched off": {"Upkeep | Start sparkpair-weights-deep.timer": WORKER},

@@ -240,6 +240,8 @@ def _same_on_both(head: Environment, ours: Reading, worker: Environment, theirs:
             continue
         if knob == "weights" and theirs.values.get(knob, ("local", ""))[0] == "local":
             continue  # the worker reads its own disk, whatever the head does
+        if knob == "update_check" and knob not in theirs.values:
+            continue  # the head alone asks
         values, places = [], []
         for environment, found in ((head, ours), (worker, theirs)):
             value, variable = found.values.get(knob, (getattr(DEFAULTS, knob), ""))

@@ -24,8 +24,7 @@ RETIRED: dict[str, str] = {
     "them, whose address nothing would ever compare again",
     "KIT_VERSION": "the image is stated by digest; image_release says which release an older one is",
     "GLM53_ENV": "each node's settings come from the inventory and group_data/",
-    "GLM53_NO_UPDATE_CHECK": "nothing here asks for newer releases",
-    "GLM53_UPDATE_URL": "nothing here asks for newer releases",
+    "GLM53_UPDATE_URL": "where the newest release of the image stands is the stack's own",
     "GLM53_TOPK_FIX_SO": "the fix has been part of the image since v2, and the kit itself ignores it from there on",
 }
 """Variables that have no knob, each with the reason."""
@@ -75,6 +74,7 @@ _REMARKS: dict[str, str] = {
     "SPEC": 'A word other than `dflash` is `""`, as in the kit.',
     "MTP": "Above 0 it beats SPEC: method `mtp` with that many tokens.",
     "DFLASH_TOKENS": "Of no effect while MTP is above 0, or SPEC is not `dflash`.",
+    "GLM53_NO_UPDATE_CHECK": "The other way round: 1 there is `False` here.",
     "NCCL_NCHANNELS": '0 is `""`: NCCL decides.',
     "EAGER": "As in the kit, anything but 0 is on.",
     "SKIP_MM_PROFILING": "As in the kit, anything but 0 is on.",

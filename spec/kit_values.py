@@ -211,6 +211,12 @@ def _anything_but_0(variable: str) -> Callable[[Reading, str, Environment], None
     return read
 
 
+def _no_update_check(found: Reading, value: str, environment: Environment) -> None:
+    """Off where the kit says that it is not to be asked."""
+    del environment
+    found.set("update_check", not value or not _from_text(KNOBS["update_check"], value), "GLM53_NO_UPDATE_CHECK")
+
+
 _SPECIAL: dict[str, Callable[[Reading, str, Environment], None]] = {
     "IMAGE": _image,
     "MTP": _mtp,
@@ -218,6 +224,7 @@ _SPECIAL: dict[str, Callable[[Reading, str, Environment], None]] = {
     "DFLASH_TOKENS": _dflash_tokens,
     "NCCL_NCHANNELS": _channels,
     "DFLASH_REVISION": _revision,
+    "GLM53_NO_UPDATE_CHECK": _no_update_check,
     "EAGER": _anything_but_0("EAGER"),
     "SKIP_MM_PROFILING": _anything_but_0("SKIP_MM_PROFILING"),
 }

@@ -599,7 +599,9 @@ class Knobs(BaseModel):
 
     # Operations
 
-    update_check: Annotated[bool, Switch(), Becomes("the keeper"), Cost.SERVICE] = True
+    update_check: Annotated[
+        bool, Switch(), Becomes("the keeper"), Cost.SERVICE, Kit("GLM53_NO_UPDATE_CHECK")
+    ] = True
     """Whether the keeper looks once a day, at a start, whether there is a newer release of the stack's image or of
     Sparkpair. It reads one line each, sends nothing, waits 3 seconds at most and is never in the way."""
 

@@ -123,6 +123,7 @@ CASES = [
             "nccl_channels": 4,
             "exl3_standard_fused": False,
             "disabled_kernels": "FlashInferCutlassMxfp8LinearKernel",
+            "update_check": False,
             MEMORY: 0,
         },
     ),

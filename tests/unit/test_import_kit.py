@@ -63,8 +63,7 @@ Taken:
   .env:10  ATTN_BACKEND=""            attention_backend = ""
   .env:11  KDA_PREFILL=triton         kda_prefill_backend = "triton"; the kit hands it to neither rank, so it takes effect only now
   .env:12  SPEC=off                   speculative_method = ""; the kit knows dflash and none, and takes "off" for none
-Retired, there is no such setting here:
-  .env:16  GLM53_NO_UPDATE_CHECK=1    nothing here asks for newer releases
+  .env:16  GLM53_NO_UPDATE_CHECK=1    update_check = False
 Unknown:
   .env:13  MAX_LENGTH                 the kit does not read it, and it has no effect here (did you mean MAX_LEN?)
   .env:14  NCCL_DEBUG                 the kit does not read it; here it is the knob nccl_debug, left unset
@@ -93,6 +92,7 @@ speculative_method = ""  # SPEC
 kv_cache_dtype = ""  # KV_DTYPE
 attention_backend = ""  # ATTN_BACKEND
 kda_prefill_backend = "triton"  # KDA_PREFILL
+update_check = False  # GLM53_NO_UPDATE_CHECK
 '''
 
 INVENTORY = '''\

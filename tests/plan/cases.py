@@ -113,6 +113,16 @@ def timer_off(world: World) -> None:
     world.worker["units"][objects.DEEP_TIMER] = unit("inactive", "disabled")
 
 
+LIMIT: dict[str, object] = {"memory_used_max_gib": 6}
+
+
+def little_memory(here: World) -> None:
+    """The engine holds 99 GiB of the 114 that are in use."""
+    here.worker["memory"]["MemAvailable"] = 14 * world.GIB
+    large = {"pid": 4711, "command": "ollama", "container": None, "bytes": 12 * world.GIB}
+    here.worker["holders"] = world.holders(90 * world.GIB, largest=[large])
+
+
 def old_recorder(world: World) -> None:
     world.worker["documents"][MEMORY]["json"]["code"] = "0" * 64
 
@@ -264,6 +274,8 @@ CASES = (
     Case("older programs run", change=both(status(code="0" * 64), old_agent)),
     Case("the keeper loaded other settings", change=status(service="0" * 64)),
     Case("the keeper died", change=keeper_died),
+    Case("little memory will be left, and nothing changes", change=little_memory, always=LIMIT),
+    Case("little memory will be left", change=little_memory, always=LIMIT, more={"max_num_seqs": 8}),
     Case("an older recorder runs", change=old_recorder),
     Case("the recorder died", change=recorder_died),
     Case("systemd has not read the login's protection", change=unread_protection),

@@ -78,6 +78,7 @@ PLANS: dict[str, dict[str, list[str]]] = {
     "older programs run": {"Keeper | Start the new agent": WORKER, "Keeper | Start the new keeper": HEAD},
     "the keeper loaded other settings": {"Keeper | Start the new keeper": HEAD},
     "the keeper died": {"Keeper | Start the new keeper": HEAD},
+    "little memory will be left, and nothing changes": {},
     "an older recorder runs": {"Memory | Start the new recorder": WORKER},
     "the recorder died": {
         "Memory | Install sparkpair-recorder.service": WORKER,
@@ -151,6 +152,12 @@ REFUSALS: dict[str, str] = {
     "a limit that matches nothing, from lab/": "--limit spark-a leaves no host of lab-head, lab-worker; "
     "no node was changed",
     "nobody to confirm, from lab/": "nobody can confirm the plan here; add -y to carry it out, or --dry to see it",
+    "little memory will be left": PREFLIGHT
+    + f"  {B}: 15.0 GiB of memory will be in use after the engine has ended (all that is in use but the engine's "
+    "99.0 GiB), wanted at most 6 GiB (memory_used_max_gib): the engine's budget was proven with less, and a node "
+    "that runs out wedges. Largest: ollama (process 4711) 12.0 GiB\n"
+    "    Fix: end what is not needed (ps -eo rss,pid,comm --sort=-rss | head; a desktop session counts);\n"
+    "      or lower what the engine takes by as much, and state memory_used_max_gib = 15",
     "unknown knob": SETTINGS + "  --data: max_len: no such knob (did you mean max_model_len? docs/knobs.md)",
     "impossible value": SETTINGS + "  group_data/all.py: max_num_seqs = 0: must be at least 1",
     "wrong type": SETTINGS + '  group_data/all.py: api_port = "http": must be a whole number, 1 to 65535, not text',

@@ -10,9 +10,11 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from checks import api_key, pair, rails
+from checks import api_key, content, generations, pair, rails
+from checks.generations import Stranded
 from checks.pair import Accepted, Todo
-from facts.values import NodeFacts, Status, Unknown, UnknownFact
+from facts.values import Content, NodeFacts, Status, Unknown, UnknownFact
+from node import wire
 from spec.capacity import Capacity, estimate
 from spec.changes import (
     API_KEY,
@@ -41,6 +43,23 @@ from spec.objects import API_KEY_FILE, NETPLAN_FILE, SERVICE_FILE, VAR
 
 CURRENT = f"{VAR}/current"
 ORDER = "order of the launch"
+ADDRESS = "address of "
+HELD = (
+    "Engine | ",
+    "Fabric | Install 60-sparkpair.yaml",
+    "Image | ",
+    "Keeper | Install the keeper's",
+    "Keeper | Install what lets the keeper in",
+    "Keeper | Re",
+    "Keeper | Start",
+    "Keeper | Wait",
+    "NFS | Prove",
+    "Node OS | Install the directories",
+    "Upkeep | ",
+    "Weights | ",
+)
+"""Beginnings of rows whose work a generation brings back with it, or that mean nothing to one. All others stay done,
+whichever generation runs; of files that are replaced where they are, the generations that need them tell."""
 COMPILED_ANEW = frozenset({"stack", "image", "cache_path"})
 """Knobs whose change leaves the engine without its compiled kernels: such a start takes longer than the last one."""
 
@@ -87,6 +106,16 @@ class Pool:
 
 
 @dataclass(frozen=True)
+class WayBack:
+    """What a return to an earlier generation will be like after the deploy; only where there is one to return to."""
+
+    not_undone: tuple[str, ...]
+    """Rows of the plan whose work stays, whichever generation runs."""
+    stranded: tuple[Stranded, ...]
+    """Good generations that cannot be returned to after it."""
+
+
+@dataclass(frozen=True)
 class Outlook:
     """What is known before a deploy of what it will do."""
 
@@ -112,6 +141,7 @@ class Outlook:
     warnings: tuple[str, ...]
     is_hashed: bool
     """Whether the files and keys that the ranks depend on are known by their content."""
+    way_back: WayBack
 
     @property
     def is_first(self) -> bool:
@@ -149,13 +179,19 @@ class Outlook:
         return self.todo is Todo.NOTHING and not any(told) and not self.is_stopped
 
 
-def outlook(cluster: Cluster, facts: Mapping[str, NodeFacts], wanted: Wanted, warnings: Sequence[str]) -> Outlook:
-    """The outlook of a deploy that has passed preflight."""
+def outlook(
+    cluster: Cluster,
+    facts: Mapping[str, NodeFacts],
+    wanted: Wanted,
+    warnings: Sequence[str],
+    rows_due: Sequence[str],
+) -> Outlook:
+    """The outlook of a deploy that has passed preflight. `rows_due` are the names of the rows with something to do."""
     head = facts[cluster.head.name]
     new = read_launch(cluster.stack, wanted.rank_texts)
     rows: list[Change] = []
     notes: list[str] = []
-    unknown, before = "", None
+    unknown, before, held = "", None, None
     try:
         state = pair.accepted(head)
         todo = pair.todo(state, wanted.engine)
@@ -204,7 +240,65 @@ def outlook(cluster: Cluster, facts: Mapping[str, NodeFacts], wanted: Wanted, wa
         rails=tuple(_rail_pauses(cluster, facts, wanted)),
         warnings=tuple(warnings),
         is_hashed=wanted.identities is not None,
+        way_back=_way_back(cluster, facts, wanted, status, held, rows_due),
     )
+
+
+# What a rollback finds
+
+
+def _way_back(
+    cluster: Cluster,
+    facts: Mapping[str, NodeFacts],
+    wanted: Wanted,
+    status: Status | None,
+    held: _Held | None,
+    rows_due: Sequence[str],
+) -> WayBack:
+    if status is None or not _is_any_good(status, wanted.engine):
+        return WayBack((), ())
+    others = [one for one in status.generations if one.engine != wanted.engine]
+    stranded = generations.stranded(
+        others, _gone_addresses(cluster, facts, wanted), _replaced_files(cluster, facts, wanted, held)
+    )
+    return WayBack(tuple(row for row in rows_due if not row.startswith(HELD)), stranded)
+
+
+def _is_any_good(status: Status, engine: str | None) -> bool:
+    """Whether there is a generation to return to once this launch is in force. Earlier keepers tell the last one."""
+    good = {one.engine for one in status.generations if one.is_good and not one.rejected} | {status.last_good}
+    return bool(good - {engine, None})
+
+
+def _gone_addresses(cluster: Cluster, facts: Mapping[str, NodeFacts], wanted: Wanted) -> frozenset[str]:
+    """Addresses that rails of ours have, and none will have."""
+    old = set()
+    for node in cluster.nodes:
+        try:
+            old |= _addresses(_text(facts[node.name], NETPLAN_FILE))
+        except Unreadable:
+            continue
+    return frozenset(old.difference(*map(_addresses, wanted.rail_texts)))
+
+
+def _addresses(rail_text: str) -> set[str]:
+    return {str(value).partition("/")[0] for name, value in read_rails(rail_text).items() if name.startswith(ADDRESS)}
+
+
+def _replaced_files(
+    cluster: Cluster, facts: Mapping[str, NodeFacts], wanted: Wanted, held: _Held | None
+) -> dict[str, str]:
+    """Identities of files that will be others where they are: {identity that was: directory}."""
+    if wanted.identities is None:
+        return {}
+    found: dict[str, str] = {}
+    for node, row in zip(cluster.nodes, wanted.identities, strict=True):
+        was = held.content(node.rank) if held else {}
+        for path, identity in zip(cluster.launch(node).content, row, strict=False):
+            here = content.find(facts[node.name], path)
+            on_disk = here.identity if isinstance(here, Content) else None
+            found |= {old: path for old in (on_disk, was.get(path)) if old not in (None, identity)}
+    return found
 
 
 # What is accepted
@@ -217,6 +311,12 @@ class _Held:
     rank_texts: tuple[str, ...]
     launch: tuple[Reading, ...]
     identities: list[list[str]]
+
+    def content(self, rank: int) -> dict[str, str]:
+        """Identities of a rank's directories, by path."""
+        if rank >= len(self.rank_texts):
+            return {}
+        return dict(zip(wire.parse_rank(self.rank_texts[rank]).content, self.identities[rank], strict=False))
 
 
 def _held(engine: str, head: NodeFacts, ranks: int) -> _Held:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Interface
 from typing import TypeVar
 
@@ -270,6 +270,41 @@ class RankStatus:
 
 
 @dataclass(frozen=True)
+class Rejection:
+    """A launch that the keeper has rejected: when, by the head's clock, and why."""
+
+    time: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """The last return to an earlier generation; `left` is the launch that it came from."""
+
+    time: str
+    left: str
+    to: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class KeptGeneration:
+    """A launch that the keeper can start again without a deploy."""
+
+    engine: str
+    accepted: str
+    """When it was handed over last, by the head's clock."""
+    is_good: bool
+    """Whether it has passed its gates."""
+    rejected: str
+    """Why it was rejected; empty where it was not."""
+    addresses: tuple[str, ...]
+    """IP addresses in its ranks' launches."""
+    identities: tuple[tuple[str, ...], ...]
+    """Of its content and secrets, by rank."""
+
+
+@dataclass(frozen=True)
 class Status:
     """What the keeper published."""
 
@@ -286,6 +321,11 @@ class Status:
     """When the phase began, as the head's clock says it."""
     last_start_seconds: float | None = None
     """How long the last start took until the pair answered; None before there was one."""
+    rejected: Mapping[str, Rejection] = field(default_factory=dict)
+    """Launches that it does not take again by itself, by engine hash."""
+    rollback: Rollback | None = None
+    generations: tuple[KeptGeneration, ...] = ()
+    """Newest first; none with a keeper of a release that did not tell them."""
 
 
 @dataclass(frozen=True)
@@ -737,6 +777,31 @@ def _status(value: object) -> Status:
         last_failure=_or(_mapping(failure), "reason", "") if failure else "",
         since=_or(data, "since", ""),
         last_start_seconds=_seconds(data),
+        rejected=_each(data.get("rejected") or {}, _rejection),
+        rollback=_maybe(data.get("rollback"), _rollback),
+        generations=tuple(_kept_generation(one) for one in _list(data.get("generations") or [])),
+    )
+
+
+def _rejection(value: object) -> Rejection:
+    data = _mapping(value)
+    return Rejection(_or(data, "time", ""), _string(data["reason"]))
+
+
+def _rollback(value: object) -> Rollback:
+    data = _mapping(value)
+    return Rollback(_or(data, "time", ""), _string(data["from"]), _string(data["to"]), _or(data, "reason", ""))
+
+
+def _kept_generation(value: object) -> KeptGeneration:
+    data = _mapping(value)
+    return KeptGeneration(
+        engine=_string(data["engine"]),
+        accepted=_or(data, "accepted", ""),
+        is_good=_truth(data["good"]),
+        rejected=_or(data, "rejected", ""),
+        addresses=tuple(_strings(data.get("addresses") or [])),
+        identities=tuple(tuple(_strings(row)) for row in _list(data.get("identities") or [])),
     )
 
 

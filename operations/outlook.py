@@ -14,13 +14,14 @@ from weakref import WeakKeyDictionary
 import click
 from pyinfra import logger
 from pyinfra.api.inventory import Inventory
-from pyinfra.context import ctx_inventory
+from pyinfra.context import ctx_inventory, ctx_state
 
 from checks import outlook as checked
-from checks import pair
+from checks import pair, rejected
 from checks.advice import advice
 from checks.outlook import Outlook, Pool, Start, Wanted
 from checks.pair import Todo
+from checks.rejected import short
 from operations import lock, wanted
 from operations.run import Run
 from spec import rules
@@ -77,7 +78,24 @@ def of(run: Run) -> Outlook:
         service_text=service_text(cluster),
         rail_texts=tuple(netplan_text(cluster, node) for node in cluster.nodes),
     )
-    return checked.outlook(cluster, facts, rendered, [*rules.warnings(cluster.settings), *advice(cluster, facts)])
+    warnings = [
+        *rules.warnings(cluster.settings),
+        *advice(cluster, facts),
+        *rejected.remarks(cluster, facts[cluster.head.name], rendered.engine),
+    ]
+    return checked.outlook(cluster, facts, rendered, warnings, _rows_due())
+
+
+def _rows_due() -> list[str]:
+    """The rows with something to do on any node, in order, as pyinfra's table will have them."""
+    state = ctx_state.get()
+    due = {
+        op_hash
+        for host in state.inventory.iter_activated_hosts()
+        for op_hash, data in state.ops[host].items()
+        if data.operation_meta._maybe_is_change
+    }
+    return [name for op_hash in state.get_op_order() if op_hash in due for name in sorted(state.op_meta[op_hash].names)]
 
 
 def _tell(text: Sequence[str]) -> None:
@@ -89,7 +107,13 @@ def _tell(text: Sequence[str]) -> None:
 
 def lines(found: Outlook) -> list[str]:
     """For a person, without indent."""
-    sentences = [*found.notes, *_pool(found), *_meaning(found), *(f"Warning: {line}" for line in found.warnings)]
+    sentences = [
+        *found.notes,
+        *_pool(found),
+        *_meaning(found),
+        *_way_back(found),
+        *(f"Warning: {line}" for line in found.warnings),
+    ]
     return [*_settings(found), *(part for text in sentences for part in _wrapped(text))]
 
 
@@ -226,6 +250,14 @@ def _meaning(found: Outlook) -> Iterator[str]:
         yield f"That start had another {' and '.join(sorted(turned))}: kernels are compiled anew, which takes longer."
 
 
+def _way_back(found: Outlook) -> Iterator[str]:
+    """What of this a rollback leaves as it is."""
+    if found.way_back.not_undone:
+        yield f"A rollback would not undo: {'; '.join(found.way_back.not_undone)}."
+    for one in found.way_back.stranded:
+        yield f"After this there is no way back to generation {short(one.engine)}: {one.reason}."
+
+
 def _about(start: Start) -> str:
     """The figure with where it is from."""
     if start.seconds is None:
@@ -260,6 +292,10 @@ def document(found: Outlook) -> dict[str, Any]:
             "serving": found.interrupts,
             "docker": list(found.docker),
             "rails": list(found.rails),
+        },
+        "rollback": {
+            "not_undone": list(found.way_back.not_undone),
+            "stranded": [{"generation": one.engine, "reason": one.reason} for one in found.way_back.stranded],
         },
         "warnings": list(found.warnings),
         "quiet": found.is_quiet,

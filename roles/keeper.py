@@ -5,16 +5,15 @@ from __future__ import annotations
 from pyinfra import logger
 from pyinfra.api.command import FunctionCommand, StringCommand
 from pyinfra.api.deploy import deploy
-from pyinfra.api.host import Host
-from pyinfra.api.state import State
 
-from checks import pair
+from checks import pair, rejected
 from checks.pair import Todo
-from facts.node import forget
+from checks.rejected import short
 from facts.values import STATUS, item, known
 from operations import wanted
-from operations.core import Commands, callback, fail, is_executing, node_operation, noop
+from operations.core import Commands, fail, is_executing, node_operation, noop
 from operations.files import put
+from operations.follow import follow
 from operations.run import Run
 from operations.units import shell
 from spec import objects
@@ -22,7 +21,6 @@ from spec.render import authorized_keys_text, known_hosts_text, service_text, un
 
 COMMAND = objects.CLI
 ANSWER_SECONDS = 30
-FOLLOW_MARGIN_SECONDS = 120
 
 
 @deploy("Keeper")
@@ -156,15 +154,14 @@ def hand_over(run: Run, when: Todo) -> Commands:
         raise fail(
             "what the engine depends on is not known, though it was made: a manifest on some node, or the API key"
         )
+    found = rejected.rejection(run.seen(), engine)
+    if found is not None and not rejected.is_retried(run.cluster, engine):
+        # Preflight says so where it can; here the files have been hashed, and the keeper is there to be asked.
+        raise fail(f"{rejected.statement(engine, found)}\n    Fix: {rejected.remedy(engine)}")
     if when is Todo.RESTART and not is_executing():
         text = f"the pair serves {short(now.engine)}; wanted is {short(engine)}: one restart"
         run.host.log_styled(text, fg="yellow", log_func=logger.info)
-    yield shell([COMMAND, "accept", engine or "unknown"])
-
-
-def short(engine: str | None) -> str:
-    """An engine hash for a person."""
-    return engine[:12] if engine else "one that is not known yet"
+    yield shell([COMMAND, "accept", *(["--again"] if found is not None else []), engine or "unknown"])
 
 
 @node_operation
@@ -173,26 +170,13 @@ def wait_for_pair(run: Run) -> Commands:
     if not run.node.is_head or not is_executing():
         noop("followed when the pair is being started")
         return
-    status = pair.status_of(run.seen())
-    if status is None or status.desired == "stop" or status.phase == "running":
+    status, engine = pair.status_of(run.seen()), wanted.engine(run)
+    # It may have been rejected, and the last good one be up again, before anybody looked.
+    is_rejected = status is not None and engine != status.accepted and engine in status.rejected
+    if status is None or status.desired == "stop" or (status.phase == "running" and not is_rejected):
         noop(f"the pair is {status.phase if status else 'not the keeper’s yet'}")
         return
-    yield FunctionCommand(follow, (run,), {})
-
-
-@callback
-def follow(state: State, host: Host, run: Run) -> bool:
-    """Tell the keeper's progress; False, with both ranks' last lines, when the pair does not get up."""
-    del state
-    timeout = run.cluster.knobs.ready_timeout_seconds + FOLLOW_MARGIN_SECONDS
-    ok, _ = host.run_shell_command(shell([COMMAND, "follow", "--timeout", str(timeout)]), _sudo=True, print_output=True)
-    if not ok:
-        forget(host)
-        status = pair.status_of(run.seen())
-        why = f"{status.phase}: {status.reason or status.last_failure}" if status else "the keeper does not answer"
-        text = f"the pair does not serve; it is {why}. More: sudo sparkpair status; docs/troubleshooting.md"
-        host.log_styled(text, fg="red", log_func=logger.error)
-    return bool(ok)
+    yield FunctionCommand(follow, (run, engine), {})
 
 
 def _restart(unit: str) -> Commands:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 
 from pyinfra.api.exceptions import DeployError
 
-from checks import access, content, pair
+from checks import access, content, pair, rejected
+from checks import generations as kept
 from checks import preflight as checked
 from checks.verdict import Verdict, failures
-from facts.values import NodeFacts, UnknownFact
-from operations import bundle, image, lock, opinion, staging, wanted
+from facts.values import KeptGeneration, NodeFacts, UnknownFact
+from operations import bundle, generations, image, lock, opinion, staging, wanted
 from operations.run import Run
 
 
@@ -23,6 +24,7 @@ def preflight(run: Run) -> None:
             *image.refusals(run),
             *bundle.refusals(run),
             *opinion.refusals(run),
+            *_rejected(run, facts),
         ],
     )
 
@@ -42,6 +44,24 @@ def preflight_staging(run: Run) -> None:
 def preflight_removal(run: Run) -> None:
     """Raise DeployError with all that forbids to remove what nothing needs."""
     _refuse(run, lambda facts: failures(access.access(run.cluster, facts)))
+
+
+def preflight_rollback(run: Run) -> KeptGeneration:
+    """The generation to return to. Raise DeployError with all that forbids it."""
+    chosen: list[KeptGeneration] = []
+
+    def judge(facts: Mapping[str, NodeFacts]) -> list[Verdict]:
+        wrong = failures(access.access(run.cluster, facts))
+        if wrong:
+            return wrong
+        to = kept.choose(run.cluster, facts[run.cluster.head.name])
+        if isinstance(to, Verdict):
+            return [to]
+        chosen.append(to)
+        return failures(generations.refusals(run, to))
+
+    _refuse(run, judge)
+    return chosen[0]
 
 
 def _refuse(run: Run, judge: Callable[[Mapping[str, NodeFacts]], list[Verdict]]) -> None:
@@ -64,6 +84,16 @@ def _starts(run: Run, facts: Mapping[str, NodeFacts]) -> bool:
         return pair.todo(pair.accepted(facts[run.cluster.head.name]), wanted.engine(run)) is not pair.Todo.NOTHING
     except UnknownFact:
         return True
+
+
+def _rejected(run: Run, facts: Mapping[str, NodeFacts]) -> list[Verdict]:
+    if not all(access.usable(seen) for seen in facts.values()):
+        return []  # refused already
+    try:
+        engine = wanted.engine(run)
+    except UnknownFact:
+        return []  # whoever needs that fact says so
+    return list(rejected.refusals(run.cluster, facts[run.cluster.head.name], engine))
 
 
 def _reached(run: Run, facts: Mapping[str, NodeFacts]) -> content.Reached | None:

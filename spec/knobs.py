@@ -612,6 +612,10 @@ class Knobs(BaseModel):
     """The first digits, 8 or more, of a launch that the keeper has rejected and shall try once more:
     `--data retry_rejected=...`, as the refusal says."""
 
+    rollback_to: Annotated[str | Empty, Prefix(), Becomes("rollback.py"), Cost.NOTHING] = ""
+    """The first digits, 8 or more, of the generation that rollback.py shall return to. Empty: the newest other one that
+    passed its gates."""
+
     remove_also: Annotated[str | Empty, Several(("weights", "image", "cache")), Becomes("remove.py"), Cost.NOTHING] = ""
     """What remove.py takes besides our own: weights (and drafter), image, cache, with commas between them."""
 

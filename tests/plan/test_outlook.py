@@ -42,6 +42,7 @@ def of(
     change: Change = cases.nothing,
     state: Callable[[Cluster], World] = converged,
     warnings: tuple[str, ...] = (),
+    rows: tuple[str, ...] = (),
     **nodes: Any,
 ) -> Outlook:
     """The outlook of a pair that has the old settings and is to get the new ones beside them."""
@@ -58,7 +59,7 @@ def of(
         service_text=service_text(cluster),
         rail_texts=tuple(netplan_text(cluster, node) for node in cluster.nodes),
     )
-    return outlook(cluster, facts, wanted, warnings)
+    return outlook(cluster, facts, wanted, warnings, rows)
 
 
 def sentences(found: Outlook) -> list[str]:
@@ -410,7 +411,7 @@ def test_the_pool_of_three_ranks_is_not_that_of_two() -> None:
     assert identities is not None
     rails = tuple(netplan_text(cluster, node) for node in cluster.nodes)
     wanted = Wanted(engine_hash(texts, identities), identities, texts, service_text(cluster), rails)
-    found = outlook(cluster, three.facts(), wanted, [])
+    found = outlook(cluster, three.facts(), wanted, [], [])
     assert found.is_quiet
     assert found.after.capacity is None
     assert found.before is not None

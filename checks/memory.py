@@ -34,12 +34,12 @@ THROUGH_PAGE_CACHE = ("", "auto", "safetensors")
 
 
 def in_use(cluster: Cluster, node: Node, seen: NodeFacts, *, starts: bool) -> Iterator[Verdict]:
-    """Nothing else holds the memory that the engine's budget was proven with. While a rank of ours is there, what will
-    be in use once it has ended; judged only where the plan `starts` the pair (again): a pair that serves and stays as
-    it is has proven that it fits, and a refusal would keep what has nothing to do with it from being deployed."""
+    """Nothing else holds the memory that the engine's budget was proven with: now, or, while a rank of ours is there,
+    once it has ended. Judged only where the deploy `starts` the pair, or starts it anew: a pair that serves has proven
+    that it fits, and a refusal would keep from it what has nothing to do with that."""
     most = cluster.knobs.memory_used_max_gib
     is_there = _a_rank_is_there(seen)
-    if not most or is_there is None or (is_there and not starts):
+    if not most or not starts or is_there is None:
         return  # that Docker does not say is refused by itself
     used, how = _used(seen, is_there)
     if isinstance(used, Unknown):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from node import content, pages, paths, turns, wire
+from node import content, memory, pages, paths, turns, wire
 from node.progress import amount, duration
 from node.verified import Verified
 
@@ -116,7 +116,7 @@ class Pace:
         """Wait until `count` more bytes may be read."""
         if time.monotonic() >= self._look_at:
             turns.let_staging_pass(self._say, self._lock)
-            self._serves = any(_is_populated(cgroup) for cgroup in self._cgroups)
+            self._serves = memory.is_populated(self._cgroups)
             self._look_at = time.monotonic() + LOOK_SECONDS
         if self._serves:
             self._rate.take(count)
@@ -229,14 +229,6 @@ def _mark(found: Found, state: Path) -> None:
         wire.write_atomic(path, json.dumps({"at": _now(), "files": list(found.damaged)}), 0o644)
     else:
         path.unlink(missing_ok=True)
-
-
-def _is_populated(cgroup: Path) -> bool:
-    """Whether processes run in a cgroup, or below it."""
-    try:
-        return "populated 1" in (cgroup / "cgroup.events").read_text(encoding="utf-8")
-    except OSError:
-        return False
 
 
 def _is_network(directory: str, mounts: Path = Path("/proc/self/mountinfo")) -> bool:

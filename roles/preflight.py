@@ -77,11 +77,12 @@ def _refuse(run: Run, judge: Callable[[Mapping[str, NodeFacts]], list[Verdict]])
 
 
 def _starts(run: Run, facts: Mapping[str, NodeFacts]) -> bool:
-    """Whether this deploy starts the pair, or starts it anew. What is not known yet may well do that."""
-    if not all(access.usable(seen) for seen in facts.values()):
-        return False  # refused already, and nothing is known of what it would do
+    """Whether this deploy starts the pair, or starts it anew. What is not known may well do that."""
     try:
-        return pair.todo(pair.accepted(facts[run.cluster.head.name]), wanted.engine(run)) is not pair.Todo.NOTHING
+        now = pair.accepted(facts[run.cluster.head.name])
+        # Without one of the nodes the wanted hash is not known, and it is refused in any case.
+        engine = wanted.engine(run) if all(access.usable(seen) for seen in facts.values()) else now.engine
+        return pair.todo(now, engine) is not pair.Todo.NOTHING
     except UnknownFact:
         return True
 

@@ -599,9 +599,7 @@ class Knobs(BaseModel):
 
     # Operations
 
-    update_check: Annotated[
-        bool, Switch(), Becomes("the keeper"), Cost.SERVICE, Kit("GLM53_NO_UPDATE_CHECK")
-    ] = True
+    update_check: Annotated[bool, Switch(), Becomes("the keeper"), Cost.SERVICE, Kit("GLM53_NO_UPDATE_CHECK")] = True
     """Whether the keeper looks once a day, at a start, whether there is a newer release of the stack's image or of
     Sparkpair. It reads one line each, sends nothing, waits 3 seconds at most and is never in the way."""
 
@@ -642,8 +640,8 @@ class Knobs(BaseModel):
     (field reports: MEM-01, MEM-02)."""
 
     protect_login: Annotated[bool, Switch(), Becomes("units of systemd"), Cost.NOTHING] = True
-    """Whether the way in (sshd, login sessions, our own programs) keeps memory of its own and is spared when the kernel
-    ends processes for want of it, and the engine is ended first (field reports: MEM-10)."""
+    """Whether the way in (sshd, login sessions, our own programs) keeps memory of its own when the node runs short of
+    it (field reports: MEM-10). That the kernel ends the engine before anything else is so in any case."""
 
     memory_used_max_gib: Annotated[
         int | None, Whole(0, 128), Becomes("preflight"), Cost.NOTHING, Kit("MEM_USED_MAX_GB")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from node import alive, gids, health, memory, nfs, paths, report, secret, wire
+from node import alive, gids, health, memory, merged, nfs, paths, report, secret, wire
 from node.docker import Container, Docker, DockerError
 from node.journal import log
 from node.lines import listen
@@ -343,6 +343,8 @@ class Agent:
             return {"lines": lines, "container": ours[0].id}
         kept = sorted(self._places.logs.glob("*.log")) if self._places.logs.is_dir() else []
         lines = kept[-1].read_text(errors="replace").splitlines()[-count:] if kept else []
+        if not message.get("times"):
+            lines = [merged.split(line)[2] for line in lines]
         return {"lines": [self._error] if self._error and not lines else lines}
 
     async def _report(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -550,7 +552,7 @@ class Agent:
                 pass  # the other driver's, or no container was ever started
 
     def _keep_log(self, container: Container) -> None:
-        lines = _docker_logs(container.id, LOG_LINES_KEPT)
+        lines = _docker_logs(container.id, LOG_LINES_KEPT, True)
         self._places.logs.mkdir(parents=True, exist_ok=True)
         engine = container.labels.get(wire.LABEL_ENGINE, "")[:12]
         name = f"{time.strftime('%Y%m%dT%H%M%S')}-{engine}-rank{container.labels.get(wire.LABEL_RANK)}.log"

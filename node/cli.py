@@ -21,8 +21,8 @@ from node import describe, paths, wire
 FOLLOW_POLL_SECONDS = 0.5
 ANSWER_SECONDS = 60.0
 KEEPER_AWAY_SECONDS = 30.0
-LINES_MOST = 400
-"""As many as an agent keeps of a rank that has ended (node.agent.LOG_LINES_KEPT)."""
+LINES_MOST = 5000
+"""As many as an agent tells at once (node.agent.LOG_LINES_ASKED)."""
 GATES_END = {
     "passed": "",
     "failed": "a gate failed; the pair goes on serving",

@@ -273,6 +273,8 @@ def _launches(at: Places) -> list[str]:
 
 
 def _launch(path: Path) -> str:
+    if not path.exists():
+        return "(none)\n"
     try:
         return redact.rank_text(wire.read_text(path))[0]
     except wire.WireError as error:

@@ -252,8 +252,8 @@ def test_there_are_only_so_many_ranks(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().err == "there is no rank 2; there are 0, 1\n"
 
 
-def test_as_many_lines_as_an_agent_keeps() -> None:
-    assert cli.LINES_MOST == agent.LOG_LINES_KEPT
+def test_as_many_lines_as_an_agent_tells() -> None:
+    assert cli.LINES_MOST == agent.LOG_LINES_ASKED
 
 
 def test_a_rollback_names_the_whole_hash() -> None:
@@ -357,7 +357,7 @@ def test_version_tells_what_is_installed_and_what_runs(capsys: pytest.CaptureFix
     ("argv", "said"),
     [
         ([], "sparkpair: the following arguments are required: WORD"),
-        (["logs", "--lines", "0"], "argument --lines: '0' is not a number of lines from 1 to 400"),
+        (["logs", "--lines", "0"], "argument --lines: '0' is not a number of lines from 1 to 5000"),
         (["rollback", "xyz"], "argument HASH: 'xyz' is not 4 to 64 hex digits"),
         (["follow", "--timeout", "-1"], "argument --timeout: '-1' is not a positive number of seconds"),
         (["status", "--jsno"], "unrecognized arguments: --jsno"),

@@ -1,7 +1,8 @@
 """A node's memory, which CPU and GPU share on GB10: how much there is, what gives some back, who goes first when there
 is none. What runs out of it does not fail there, it takes the whole node with it (field reports: MEM-07).
 
-Few imports and plain paths: the recorder, which is always there, lives on this module.
+Few imports and plain paths: the recorder, which is always there, lives on this module. Named tuples take a megabyte
+less than dataclasses do, which import `inspect`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import errno
 import json
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MEMINFO = "/proc/meminfo"
 PRESSURE = "/proc/pressure/memory"
@@ -30,8 +31,7 @@ EMERGENCY_SAMPLES = 3
 Place = str | os.PathLike[str]
 
 
-@dataclass(frozen=True)
-class Meminfo:
+class Meminfo(NamedTuple):
     """Bytes, as the kernel counts them for CPU and GPU together."""
 
     total: int
@@ -46,8 +46,7 @@ class Meminfo:
         return self.swap_total - self.swap_free
 
 
-@dataclass(frozen=True)
-class Pressure:
+class Pressure(NamedTuple):
     """Percent of the last ten seconds in which some, or all, of what wanted to run waited for memory."""
 
     some: float

@@ -220,7 +220,7 @@ def test_a_full_disk_is_survived_and_told_once(
 
 
 def test_a_place_that_cannot_be_written_is_told_once(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    world.recorder = Recorder(Places(**{**vars(world.places), "now": str(world.place / "gone/memory.json")}), "code")
+    world.recorder = Recorder(world.places._replace(now=str(world.place / "gone/memory.json")), "code")
     world.recorder.look()
     world.recorder.look()
     said = capsys.readouterr().err.splitlines()
@@ -236,7 +236,7 @@ def until(found: Callable[[], bool], seconds: float = 10.0) -> None:
 
 def test_the_program_itself(world: World) -> None:
     """As systemd starts it, once it knows its places: lean, and it goes when it is told to."""
-    argument = json.dumps({"code": "c", "places": vars(world.places)})
+    argument = json.dumps({"code": "c", "places": world.places._asdict()})
     code = (
         "import sys; sys.path.insert(0, sys.argv.pop(1)); from node import main; "
         "print(main.main(sys.argv[1:]), 'hashlib' in sys.modules)"

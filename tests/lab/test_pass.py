@@ -37,6 +37,26 @@ def test_verify_says_so():
     assert run.code == 0, run.text
 
 
+def test_the_floor_of_memory_is_kept_on_every_node():
+    """Of the rank that runs, also by a recorder that was killed; and the login is protected."""
+    accepted = pair.status()["accepted"]
+    for host in HOSTS.values():
+        before = recorded(host)
+        assert (before["engine"], before["running"]) == (accepted, True)
+        assert 0 < before["floor"] <= before["available"]
+        pair.on(host, "systemctl kill --signal=KILL sparkpair-recorder")
+        pair.wait_for(lambda at=host, seen=before: recorded(at)["samples"] > seen["samples"] + 1, 30, "the next word")
+        after = recorded(host)
+        assert (after["engine"], after["since"]) == (before["engine"], before["since"])
+        assert after["floor"] <= before["floor"]
+        least = pair.on(host, "systemctl show --value --property=MemoryMin ssh.service user.slice system.slice").split()
+        assert [int(value) // 2**20 for value in least] == [32, 128, 256]
+
+
+def recorded(host):
+    return json.loads(pair.on(host, "cat /run/sparkpair/memory.json"))
+
+
 def test_one_knob_is_one_line_per_node_and_one_restart():
     plan = pair.dry("--data", "max_num_seqs=8").plan
     names = [host.hostname for host in HOSTS.values()]

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from node import agent, cli, describe, paths, wire
+from node import agent, cli, describe, paths, support, updates, wire
 from node.release import RELEASE
+from tests.node import world
 from tests.repository import ROOT
 
 A, B, C = "a" * 64, "ab" * 32, "c" * 64
@@ -393,3 +394,58 @@ def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_check_update_asks_now_whatever_was_seen_today(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And also where the knob keeps the keeper from asking."""
+    data = json.loads(world.settings(8000).text)
+    data |= {"update_check": False, "update": {"stack_url": "https://far/LATEST", "stack_release": "v2.3"}}
+    paths.WANTED_SERVICE.write_text(json.dumps(data))
+    names = iter(["v2.4", "v2.3-tier1"])
+    monkeypatch.setattr(updates, "look", lambda url: next(names))
+    assert [cli.main(["check-update"]), cli.main(["check-update"])] == [0, 0]
+
+    def away(url: str) -> str:
+        raise updates.NotSeen("far gave no answer within 3 s")
+
+    monkeypatch.setattr(updates, "look", away)
+    assert cli.main(["check-update"]) == 1
+    paths.WANTED_SERVICE.unlink()
+    assert cli.main(["check-update"]) == 1
+    said = capsys.readouterr()
+    assert said.out.splitlines() == [
+        "the stack's image: v2.4 is out, here is v2.3",
+        "the stack's image: v2.3 is here, and the newest is v2.3-tier1: nothing newer",
+        "the stack's image: not found out: far gave no answer within 3 s",
+    ]
+    assert said.err == f"{paths.WANTED_SERVICE}: No such file or directory; run deploy.py\n"
+
+
+def test_a_support_bundle_needs_no_keeper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[tuple[Any, bool]] = []
+
+    def make(output: Path | None, status: object, *, engine_logs: bool) -> Path:
+        seen.append((status, engine_logs))
+        if output is not None:
+            raise support.NotMade(f"{output} is there already; name another file")
+        return tmp_path / "made"
+
+    monkeypatch.setattr(support, "make", make)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert cli.main(["support-bundle", "--without-engine-logs"]) == 0
+    with keeper(says()):
+        assert cli.main(["support-bundle", "--output", "x"]) == 1
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert cli.main(["support-bundle"]) == 1
+    [(nobody, without), (status, whole)] = seen
+    assert nobody.startswith("the keeper does not answer on") and status == STATUS and (without, whole) == (False, True)
+    said = capsys.readouterr()
+    assert said.out == f"{tmp_path / 'made'}\n"
+    assert said.err.splitlines() == [
+        "x is there already; name another file",
+        "what the nodes tell of themselves is root's: sudo sparkpair support-bundle",
+    ]

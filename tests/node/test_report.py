@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
-from node import paths, redact, report, support, wire
+from node import link, paths, redact, report, support, wire
+from node.agent import Agent, Places
 from node.docker import Container, DockerError
+from node.lines import listen
+from node.service import NodeEntry
 
 KEY = 'k-9+/"quoted"\\and-more'
 TOKEN = "hf_" + "aB3dE6gH9j" * 3
@@ -251,3 +254,35 @@ def test_a_file_of_the_operators_is_not_written_over(head: Path) -> None:
     with pytest.raises(support.NotMade, match="could not be written: No such file or directory"):
         support.make(head / "no/such/place", "")
     assert (head / "mine").read_text() == "mine"
+
+
+def test_another_nodes_report_comes_over_a_connection_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as a message may be; a node that is away says so in its place."""
+    long = {"journal.txt": "x" * (report.MOST_BYTES - 100)}
+
+    async def gather(engine_logs: bool) -> dict[str, str]:
+        return long if engine_logs else {}
+
+    monkeypatch.setattr(report, "gather", gather)
+    monkeypatch.setattr(link, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(support, "CONNECT_SECONDS", 0.1)
+    places = Places(socket=tmp_path / "s", state=tmp_path / "a", lease=tmp_path / "l", wanted=tmp_path / "w")
+    monkeypatch.setattr(
+        support,
+        "AgentLink",
+        lambda rank, name, ways, clock: link.AgentLink(rank, name, (), clock, socket=places.socket),
+    )
+    node = NodeEntry(1, "worker", False, ("10.200.0.2",), ())
+
+    async def run() -> list[dict[str, str]]:
+        away = await support._report(node, True)
+        server = await listen(places.socket, Agent(FakeDocker(), places).handle)  # type: ignore[arg-type]
+        told = [await support._report(node, engine_logs) for engine_logs in (True, False)]
+        server.close()
+        return [away, *told]
+
+    away, whole, without = asyncio.run(run())
+    assert whole == long and without == {}
+    assert away == {"no-report.txt": "worker: [Errno 2] No such file or directory\n"}

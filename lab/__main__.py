@@ -57,6 +57,8 @@ def parser() -> argparse.ArgumentParser:
         "on": "switch a host on and wait for it",
         "offline": "keep a host from the registry and the hub, as without internet",
         "online": "let it reach them again",
+        "unplug": "pull a host's management cable",
+        "plug": "put it back",
     }.items():
         host_argument(verb(name, text))
     for name, text in {"cut": "pull the cable of a rail", "join": "put it back", "loss": "lose packets"}.items():
@@ -163,6 +165,10 @@ def dispatch(arguments: argparse.Namespace) -> int:
         network.offline(host_of(arguments))
     elif verb == "online":
         network.online(host_of(arguments))
+    elif verb == "unplug":
+        network.unplug(host_of(arguments))
+    elif verb == "plug":
+        network.plug(host_of(arguments))
     elif verb == "cut":
         network.cut(arguments.rail)
     elif verb == "join":

@@ -188,6 +188,16 @@ def loss(rail: int, permille: int) -> None:
     run(*inside(CONTROL_NAMESPACE, "nft", "-f", "-"), input="\n".join(rules) + "\n")
 
 
+def unplug(host: Host) -> None:
+    """Pull a host's management cable; the switch's port goes dark. `plug` puts it back."""
+    ip(CONTROL_NAMESPACE, "link", "set", f"m-{HOST_LETTER[host.name]}", "down")
+
+
+def plug(host: Host) -> None:
+    """Put a host's management cable back."""
+    ip(CONTROL_NAMESPACE, "link", "set", f"m-{HOST_LETTER[host.name]}", "up")
+
+
 def far_side_table(host: Host) -> str:
     """The nftables table that keeps a host from the far side."""
     return f"offline_{host.name}"

@@ -29,12 +29,21 @@ class Variant:
         return sum(layer.size for layer in self.layers)
 
 
-def make(large_mib: int, small_mib: int, *names: str, of: Sequence[str] = ("debian", "contract")) -> list[Variant]:
+ENTRYPOINT = "/usr/local/bin/lab-entrypoint"
+
+
+def make(
+    large_mib: int,
+    small_mib: int,
+    *names: str,
+    of: Sequence[str] = ("debian", "contract"),
+    entrypoint: str = ENTRYPOINT,
+) -> list[Variant]:
     """One image for each name: the layers `of` the contract image, a large one that all share, and a small one of its
-    own."""
+    own. Its entrypoint may be a program that it does not hold."""
     base = base_layers(*of)
     shared = {
-        "Entrypoint": ["/usr/local/bin/lab-entrypoint"],
+        "Entrypoint": [entrypoint],
         "Env": [f"{name}={value}" for name, value in image.ENV.items()],
         "WorkingDir": "/",
     }

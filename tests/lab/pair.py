@@ -92,6 +92,15 @@ class Deploy:
         self._reader.start()
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What a row on a process's death saw, and how fast the pair was."""
+
+    text: str
+    beyond: float
+    """Seconds from a process's death to the next answer, less the engine's own start."""
+
+
 OWN_NETWORK = os.open("/proc/self/ns/net", os.O_RDONLY)
 """The machine's network, which has a way to package registries; the control machine's has none."""
 

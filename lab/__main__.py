@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from lab import demo, hosts, lifecycle, network, settings
+from lab import demo, hosts, lifecycle, memory, network, settings
 from lab.settings import HOSTS, Host
 from lab.shell import LabError, inside, lock
 
@@ -66,6 +66,9 @@ def parser() -> argparse.ArgumentParser:
         rail.add_argument("rail", type=int, choices=settings.RAIL_NUMBERS)
         if name == "loss":
             rail.add_argument("permille", type=int, help="per mille of the packets, each way; 0 ends it")
+    shown = verb("memory", "let a host show so little available memory; without MIB, as it is again")
+    host_argument(shown)
+    shown.add_argument("mib", type=int, nargs="?", metavar="MIB")
     verb("demo", "build, up, deploy, ask the head's API, print the answer and the times")
     verb("demo-times", "print the times of the last demo again")
     host_argument(verb("supervise", "used by the lab itself: run a host"))
@@ -169,6 +172,10 @@ def dispatch(arguments: argparse.Namespace) -> int:
         network.unplug(host_of(arguments))
     elif verb == "plug":
         network.plug(host_of(arguments))
+    elif verb == "memory" and arguments.mib is None:
+        memory.give_back(host_of(arguments))
+    elif verb == "memory":
+        memory.leave(host_of(arguments), arguments.mib)
     elif verb == "cut":
         network.cut(arguments.rail)
     elif verb == "join":

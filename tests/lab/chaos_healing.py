@@ -379,6 +379,70 @@ def rebooted(hosts: Sequence[Host]) -> str:
     return text
 
 
+# --- memory
+
+
+@contextlib.contextmanager
+def taken(host: Host, left_mib: int) -> Iterator[None]:
+    """Something else on a host holds all memory but this."""
+    pair.lab("memory", host.name, str(left_mib))
+    try:
+        yield
+    finally:
+        pair.lab("memory", host.name)
+
+
+def memory_comes_back() -> str:
+    """After a crash a node's memory is not back at once: the start waits for it."""
+    with left_alone("contract") as before:
+        with taken(WORKER, 20_000):
+            pair.kill_process(WORKER, "main")
+            pair.wait_for(lambda: "memory" in pair.status()["reason"], 60, "a reason that names memory")
+            said, starts = pair.status()["reason"], pair.status()["counters"]["starts"]
+            time.sleep(10)
+            assert pair.status()["counters"]["starts"] == starts, "started without the memory"
+        began = time.monotonic()
+        pair.wait_healed(before, 120)
+        assert pair.answers(30)
+        text = f"waited: {said[:160]}; answers {time.monotonic() - began:.0f} s after it was back; {tries(before)}"
+    return text
+
+
+def memory_stays_away() -> str:
+    """After a crash a node's memory does not come back: at rest with the figures, and nothing is tried."""
+    with left_alone("contract", *data("memory_wait_seconds=10")) as before:
+        with taken(WORKER, 20_000):
+            pair.kill_process(WORKER, "main")
+            pair.wait_for(lambda: pair.status()["phase"] == "resting", 120, "the keeper at rest")
+            rest = pair.status()
+            assert "memory" in rest["reason"], rest["reason"]
+            assert rest["counters"]["starts"] == before["counters"]["starts"], "it was tried without the memory"
+        pair.on(HEAD, "sparkpair start")
+        pair.wait_healed(before, 60)
+    return f"at rest, no start tried: {rest['reason'][:200]}"
+
+
+def memory_emergency(host: Host) -> str:
+    """A node is about to run out of memory: its rank is ended before the node hangs, and the pair comes back."""
+    with left_alone("contract") as before:
+        with taken(host, 100):
+            began = time.monotonic()
+            pair.wait_for(lambda: not pair.engine_processes(host), 30, "the end of the rank")
+            ended = time.monotonic() - began
+            pair.wait_for(
+                lambda: pair.status()["counters"]["failures"] > before["counters"]["failures"], 30, "a reason"
+            )
+            reason = last_reason()
+            assert "memory" in reason, reason
+        back = time.monotonic()
+        pair.wait_healed(before, 180)
+        assert pair.answers(30)
+        text = (
+            f"rank ended after {ended:.0f} s: {reason}; answers {time.monotonic() - back:.0f} s after; {tries(before)}"
+        )
+    return text
+
+
 # --- files, disks and programs of ours
 
 
@@ -622,6 +686,9 @@ ROWS: list[Row] = [
     *[contract(f"reboot of the {host.name}", rebooted, (host,)) for host in HOSTS.values()],
     contract("reboot of both at once", rebooted, (HEAD, WORKER)),
     *[contract(f"disk full on the {host.name}, then a crash", disk_full, host) for host in HOSTS.values()],
+    contract("memory comes back late after a crash", memory_comes_back),
+    contract("memory does not come back after a crash", memory_stays_away),
+    *[contract(f"memory all but gone on the {host.name}", memory_emergency, host) for host in HOSTS.values()],
     contract("keeper killed", ours_killed, HEAD, "sparkpair-keeper"),
     *[contract(f"agent killed on the {host.name}", ours_killed, host, "sparkpair-agent") for host in HOSTS.values()],
     contract("wanted files garbled, then a crash", wanted_garbled),

@@ -261,6 +261,8 @@ ROWS: list[Row] = [
         Bad("the first request kills it", ("exited", "first", "smoke", "died", "C++"),
             env=("CONTRACT_FIRST_REQUEST=kills",)),
         Bad("it answers wrongly", ("answer", "smoke", "canary"), env=("CONTRACT_ANSWER=nonsense",)),
+        Bad("it calls no tool", ("tool",), env=("CONTRACT_TOOL_CALLS=never",)),
+        Bad("its reasoning leaks into the answer", ("reason",), env=("CONTRACT_REASONING=leaks",)),
         Bad("its image has no entrypoint", ("missing", "no such file"), ("ask_the_engine=false",), beside=broken_image),
         Bad("another program has its port", (f"{OTHER_PORT}",), beside=other_server_at_the_start),
         Bad("the engine refuses its arguments", ("fp9", "invalid choice", "exited"),

@@ -39,6 +39,8 @@ NEWS_SECONDS = 20.0
 LOG_LINES = 25
 HURRIED = (Phase.STOPPING, Phase.STARTING, Phase.GATING)
 SERVING = (Phase.STARTING, Phase.GATING, Phase.RUNNING)
+CLEARING = (Phase.STOPPING, Phase.WAITING, Phase.BACKOFF)
+"""A start is due."""
 
 
 class Keeper:
@@ -201,7 +203,7 @@ class Keeper:
         elif self._serving:
             self._serving = False
             self._probe.forget()
-        if self.memory.phase in SERVING:
+        if self.memory.phase in (*SERVING, *CLEARING):  # who waits for a rail must go on asking
             self._rails.look()
         nodes = await asyncio.gather(*(self._poll(link) for link in self._links))
         clock = time.localtime()

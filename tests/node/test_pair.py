@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from node import agent, keeper, link, paths
+from node.rails import RailWatch
 from tests.node import world as worlds
 from tests.node.world import World
 
@@ -78,6 +79,27 @@ def test_a_rank_that_dies_is_one_pair_restart(tmp_path: Path, rank: int):
         assert status["counters"] == {"starts": 2, "ready": 2, "failures": 1, "canaries": 0, "failures_in_window": 1}
 
     play(tmp_path, story)
+
+
+def test_a_rail_is_asked_for_as_long_as_a_start_is_due(tmp_path: Path):
+    """What was heard is old after a back-off; who does not ask again waits for ever."""
+
+    async def answers(address: str, netdev: str) -> bool:
+        return True
+
+    async def story(world: World) -> None:
+        await world.keeper_down()
+        world.rails = RailWatch({1: "10.0.0.2"}, "", lambda: 60 * agent.boottime(), answers)
+        await world.keeper_up()
+        await world.accept(world.want(4))
+        await world.until("running")
+        assert world.rails.reach(1)
+        for _ in range(2):  # the second one backs off, for longer than an answer counts
+            world.dockers[1].end(0)
+            await world.until("stopping")
+            await world.until("running")
+
+    play(tmp_path, story, backoff_seconds=0.3, backoff_max_seconds=0.3)
 
 
 def test_a_new_generation_replaces_the_old_once(tmp_path: Path):

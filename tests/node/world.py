@@ -19,6 +19,7 @@ from node.keeper import Keeper
 from node.lines import listen
 from node.link import AgentLink
 from node.probe import EngineProbe
+from node.rails import RailWatch
 from node.store import Store
 
 IMAGE = "registry/engine@sha256:" + "1" * 64
@@ -217,6 +218,7 @@ class World:
         self.settings = settings(self.engine.port, str(self.place(0).secrets / "api-key") if key else "", **rules)
         self.store = Store(root / "state")
         self.knob = 4
+        self.rails: RailWatch | None = None
         self.agents: list[asyncio.Task[None]] = []
         self._working: asyncio.Task[None] | None = None
         self._by_text: dict[str, FakeDocker] = {}
@@ -310,6 +312,7 @@ class World:
             boot_id=boot_id,
             status_path=self.root / "status.json",
             wanted_path=self.place(0).wanted,
+            rails=self.rails,
         )
         self._working = asyncio.create_task(self.keeper.run())
 

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 
 ASK_SECONDS = 1.0
 LOST_SECONDS = 6.0
-"""Without an answer for this long a rail carries nothing; with a tenth of the packets lost, six in a row are one
-in a million."""
+LOST_ASKS = 3
+"""Without an answer for this long, to this many questions, a rail carries nothing. Asked once a second that is six in a
+row: with a tenth of the packets lost, one in a million. A keeper that looks once a minute asks no more often."""
 
 Ask = Callable[[str, str], Awaitable[bool | None]]
+
+
+@dataclass
+class _Peer:
+    heard: bool = False
+    """It has answered once, so that no answer means something."""
+    missed: int = 0
+    since: float = 0.0
+    """When the first question without an answer was asked."""
 
 
 class RailWatch:
@@ -21,7 +32,7 @@ class RailWatch:
         self._netdev = netdev
         self._clock = clock
         self._ask = ask
-        self._heard: dict[int, float] = {}
+        self._peers = {rank: _Peer() for rank in self._addresses}
         self._asked = float("-inf")
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
@@ -37,8 +48,10 @@ class RailWatch:
 
     def reach(self, rank: int) -> bool | None:
         """None for the head itself, and for a node that has not answered yet: a firewall may forbid the question."""
-        heard = self._heard.get(rank)
-        return None if heard is None else self._clock() - heard < LOST_SECONDS
+        peer = self._peers.get(rank)
+        if peer is None or not peer.heard:
+            return None
+        return peer.missed < LOST_ASKS or self._clock() - peer.since < LOST_SECONDS
 
     def close(self) -> None:
         """Ask no more."""
@@ -46,5 +59,10 @@ class RailWatch:
             task.cancel()
 
     async def _once(self, rank: int, address: str) -> None:
-        if await self._ask(address, self._netdev):
-            self._heard[rank] = self._clock()
+        peer, asked = self._peers[rank], self._clock()
+        answer = await self._ask(address, self._netdev)
+        if answer:
+            self._peers[rank] = _Peer(heard=True)
+        elif answer is False:
+            peer.since = peer.since if peer.missed else asked
+            peer.missed += 1

@@ -69,7 +69,7 @@ def returns_to_the_last_good(engine: str) -> Iterator[str]:
     settled(60, 2)
     assert stand.last_good() == good and pair.status()["accepted"] == good
     one_container_each()
-    kept.assert_kept(moved=("wanted/", "link "))
+    kept.assert_kept(moved=("wanted/", "link "), pruned=True)
 
 
 def rejected(bad: str, words: tuple[str, ...], arguments: tuple[str, ...]) -> str:
@@ -196,7 +196,7 @@ def head_cut_at_promotion() -> str:
     assert launch not in status["rejected"], "a power cut was held against a good launch"
     assert status["accepted"] == launch, "the good launch was given up for a power cut"
     one_container_each()
-    kept.assert_kept(moved=("wanted/", "link "))
+    kept.assert_kept(moved=("wanted/", "link "), pruned=True)
     assert pair.deploy(*arguments).code == 0
     assert pair.dry(*arguments).plan == {}
     return f"{launch[:12]} serves after the boot and is the last good one; not rejected"
@@ -240,7 +240,7 @@ def worker_cut_while_loading() -> str:
     assert launch not in pair.status()["rejected"], "a power cut was held against a good launch"
     assert stand.last_good() == launch
     one_container_each()
-    kept.assert_kept(moved=("wanted/", "link "))
+    kept.assert_kept(moved=("wanted/", "link "), pruned=True)
     assert pair.dry(*arguments).plan == {}
     return f"{launch[:12]} serves and is the last good one; not rejected; the deploy saw it through"
 

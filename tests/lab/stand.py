@@ -25,14 +25,17 @@ class Stand:
     """Of each node: what (sort and path) and its contents' sha256, or where a link points."""
     history: Sequence[Mapping[str, object]]
 
-    def assert_kept(self, *, moved: Sequence[str] = ()) -> None:
-        """Nothing that was there has changed since, apart from what `moved` names."""
+    def assert_kept(self, *, moved: Sequence[str] = (), pruned: bool = False) -> None:
+        """Nothing that was there has changed since, apart from what `moved` names. With `pruned`, new generations may
+        have pushed old ones out; never the last good one."""
         now = look()
+        good = last_good()
         lost = [
             f"{host}: {what}: {value} -> {now.found[host].get(what, 'gone')}"
             for host, known in self.found.items()
             for what, value in known.items()
             if now.found[host].get(what) != value and not any(word in what for word in moved)
+            if not (pruned and what.startswith("kept ") and what not in now.found[host] and good not in what)
         ]
         assert not lost, f"lost or changed: {lost}"
         assert list(now.history[: len(self.history)]) == list(self.history), "the history lost entries"

@@ -103,6 +103,8 @@ class Agent:
         self._asking: asyncio.Future[None] | None = None
         self._doing = ""
         self._error = ""
+        self._ended: Path | None = None
+        """The last lines of a rank of the last start, once it has ended."""
         self._frozen_since: float | None = None
         self._threshold = 0
         self._emergency = memory.Emergency(0)
@@ -341,11 +343,13 @@ class Agent:
         if ours:
             lines = await in_thread(_docker_logs, ours[0].id, count, bool(message.get("times")))
             return {"lines": lines, "container": ours[0].id}
+        if self._error:
+            return {"lines": [self._error]}
         kept = sorted(self._places.logs.glob("*.log")) if self._places.logs.is_dir() else []
         lines = kept[-1].read_text(errors="replace").splitlines()[-count:] if kept else []
         if not message.get("times"):
             lines = [merged.split(line)[2] for line in lines]
-        return {"lines": [self._error] if self._error and not lines else lines}
+        return {"lines": lines, "former": not kept or kept[-1] != self._ended}
 
     async def _report(self, message: dict[str, Any]) -> dict[str, Any]:
         """It takes a minute: whoever asks has a connection of their own, beside the keeper's."""
@@ -361,6 +365,7 @@ class Agent:
             if not self._was_wanted(text):
                 raise Refused("this launch was never wanted here; run deploy.py, which installs what may be started")
             await self._clear(0.0)
+            self._ended = None
             self._check_ports(ports)
             for directory in spec.directories:
                 _make_directory(Path(directory))
@@ -556,7 +561,8 @@ class Agent:
         self._places.logs.mkdir(parents=True, exist_ok=True)
         engine = container.labels.get(wire.LABEL_ENGINE, "")[:12]
         name = f"{time.strftime('%Y%m%dT%H%M%S')}-{engine}-rank{container.labels.get(wire.LABEL_RANK)}.log"
-        (self._places.logs / name).write_text("\n".join(lines) + "\n")
+        self._ended = self._places.logs / name
+        self._ended.write_text("\n".join(lines) + "\n")
         for old in sorted(self._places.logs.glob("*.log"))[:-LOGS_KEPT]:
             old.unlink()
 

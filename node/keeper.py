@@ -115,7 +115,7 @@ class Keeper:
         memory, actions = decide.decide(self._settings.rules, judged, view)
         logs: list[list[str]] = []
         if any(isinstance(action, decide.Failed) for action in actions):
-            logs = await self._tails(signatures.LINES_READ)
+            logs = await self._tails(signatures.LINES_READ, former=False)
             back = await self._way_back(judged, view.good)
             view = dataclasses.replace(view, verdict=self._verdict(logs), way_back=back)
             memory, actions = decide.decide(self._settings.rules, judged, view)
@@ -408,12 +408,15 @@ class Keeper:
         self._record("warm-up requested")
         return {"ok": True}
 
-    async def _tails(self, lines: int = LOG_LINES, *, times: bool = False) -> list[list[str]]:
-        return list(await asyncio.gather(*(self._tail(link, lines, times) for link in self._links)))
+    async def _tails(self, lines: int = LOG_LINES, *, times: bool = False, former: bool = True) -> list[list[str]]:
+        return list(await asyncio.gather(*(self._tail(link, lines, times, former) for link in self._links)))
 
-    async def _tail(self, link: AgentLink, lines: int, times: bool) -> list[str]:
+    async def _tail(self, link: AgentLink, lines: int, times: bool, former: bool) -> list[str]:
+        """A rank's last lines. Those of a former start are for a person to read, and no evidence of this one."""
         try:
             answer = await link.call("logs", timeout=5.0, lines=lines, times=times)
+            if answer.get("former") and not former:
+                return ["(no line of this start)"]
             return [str(line) for line in answer["lines"]]
         except (Away, Refusal) as error:
             return [f"(no log: {error})"]

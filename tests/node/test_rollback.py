@@ -73,6 +73,38 @@ def test_two_starts_of_a_new_launch_that_cannot_start_are_enough(tmp_path: Path)
     play(tmp_path, story)
 
 
+def test_what_a_former_start_said_tells_nothing_of_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The head's rank is begun second: where rank 1 cannot start, the head's last lines are of an earlier launch."""
+    words = "vllm: error: unrecognized arguments: --no-such-flag 1"
+
+    async def story(world: World) -> None:
+        good, bad = await good_then(world, 8)
+        monkeypatch.setattr(agent, "_docker_logs", lambda container, lines, times=False: [words])
+        world.engine.answer = "no"
+        while bad not in world.keeper.status()["rejected"]:
+            await asyncio.sleep(0.01)
+        world.engine.answer = "391"
+        await back_to(world, good)
+        assert words in world.keeper.status()["rejected"][bad]["reason"]  # at the first failure: it is certain
+        monkeypatch.setattr(agent, "_docker_logs", lambda container, lines, times=False: ["nothing of note"])
+        world.dockers[1].refuses_run = "a moment's trouble"
+        other = world.want(6)
+        await world.accept(other)
+        while world.keeper.status()["last_failure"]["engine"] != other:
+            await asyncio.sleep(0.01)
+        failure = world.keeper.status()["last_failure"]
+        assert words not in json.dumps(failure)
+        assert failure["logs"] == {
+            "0": ["(no line of this start)"],
+            "1": ["could not start: docker run exited 125: a moment's trouble"],
+        }
+        world.dockers[1].refuses_run = ""
+        status = await world.until("running")
+        assert (status["accepted"], other in status["rejected"]) == (other, False)
+
+    play(tmp_path, story)
+
+
 def test_a_power_cut_between_rejection_and_return_ends_with_the_good_one(tmp_path: Path):
     async def story(world: World) -> None:
         good, bad = await good_then(world, 8)

@@ -152,6 +152,12 @@ image-tests: venv ## Stop the pair, run the engine's own tests in its image, sta
 prune: venv ## Show images, layers and parts that nothing needs any more, with their sizes, and remove them when you say so
 	$(PYTHON) -m pyinfra inventory.py prune.py $(ARGS)
 
+rollback: venv ## Return the pair to a generation that passed its gates: make rollback ARGS='--data rollback_to=3f2a91c0d7e4'
+	$(PYTHON) -m pyinfra inventory.py rollback.py $(ARGS)
+
+remove: venv ## Show what removal takes off the nodes and what stays there, and take it when you say so
+	$(PYTHON) -m pyinfra inventory.py remove.py $(ARGS)
+
 docs: venv ## Write the generated pages of docs/ again
 	$(PYTHON) -m spec.docs
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 
 from pyinfra.api.exceptions import DeployError
 
-from checks import access, content, pair, rejected
+from checks import access, content, pair, rejected, remove
 from checks import generations as kept
 from checks import preflight as checked
 from checks.verdict import Verdict, failures
-from facts.values import KeptGeneration, NodeFacts, UnknownFact
-from operations import bundle, generations, image, lock, opinion, staging, wanted
+from facts.values import KeptGeneration, NodeFacts, Unknown, UnknownFact
+from operations import bundle, generations, image, lock, opinion, remains, staging, wanted
 from operations.run import Run
 
 
@@ -44,6 +44,19 @@ def preflight_staging(run: Run) -> None:
 def preflight_removal(run: Run) -> None:
     """Raise DeployError with all that forbids to remove what nothing needs."""
     _refuse(run, lambda facts: failures(access.access(run.cluster, facts)))
+
+
+def preflight_remove(run: Run) -> None:
+    """Raise DeployError with all that forbids to take Sparkpair off the nodes."""
+
+    def judge(facts: Mapping[str, NodeFacts]) -> list[Verdict]:
+        there = {
+            node.name: remains.look(run, node) if access.usable(facts[node.name]) else Unknown("")
+            for node in run.cluster.nodes
+        }
+        return failures(remove.refusals(run.cluster, facts, there))
+
+    _refuse(run, judge)
 
 
 def preflight_rollback(run: Run) -> KeptGeneration:

@@ -614,8 +614,11 @@ class Knobs(BaseModel):
     """The first digits, 8 or more, of the generation that rollback.py shall return to. Empty: the newest other one that
     passed its gates."""
 
-    remove_also: Annotated[str | Empty, Several(("weights", "image", "cache")), Becomes("remove.py"), Cost.NOTHING] = ""
-    """What remove.py takes besides our own: weights (and drafter), image, cache, with commas between them."""
+    remove_also: Annotated[
+        str | Empty, Several(("weights", "image", "cache", "rails", "key")), Becomes("remove.py"), Cost.NOTHING
+    ] = ""
+    """What remove.py takes besides our own, with commas between: weights (and drafter), image, cache (compiled
+    kernels), rails (their addresses and MTU), key (the API's)."""
 
     # Memory
 

@@ -20,6 +20,8 @@ HUB_CLIENT = str(paths.HUB_CLIENT)
 HUB_COMPLETE = f"{HUB_CLIENT}/complete"
 HUB_TOKEN = str(paths.HUB_TOKEN)
 NETPLAN_FILE = "/etc/netplan/60-sparkpair.yaml"
+NETPLAN_REMOVED = f"{NETPLAN_FILE}.sparkpair-removed"
+RAILS_TIMER = "sparkpair-remove-rails"
 NETPLAN_STAGED = f"{ETC}/fabric/60-sparkpair.yaml"
 MAIN = paths.PROGRAM[-1]
 PROGRAM = " ".join(paths.PROGRAM)
@@ -98,7 +100,21 @@ class Life(Enum):
     GENERATION = "the keeper writes one per generation and drops the oldest"
     WORK = "there while the work runs"
     BOOT = "gone after a reboot"
-    OPERATOR = "the operator's: made if missing, never removed"
+    ASKED = "deploy writes it; removal takes it when it is told to"
+    OPERATOR = "the operator's: made if missing, removed when that is asked for or never"
+
+
+class Taking(Enum):
+    """How removal takes an object."""
+
+    CONTAINER = "ended, with every process in it"
+    UNIT = "stopped and disabled, then its file"
+    FILE = "removed, with what an interrupted write left beside it"
+    TREE = "removed with all that is in it"
+    EMPTY = "removed when nothing of anybody else is in it"
+    USER = "removed from the system's users"
+    ASKED = "removed when remove_also names it"
+    NEVER = "stays"
 
 
 @dataclass(frozen=True)
@@ -115,6 +131,30 @@ class Object:
     life: Life
     why: str
     enabled_by: str = ""
+    asked: str = ""
+    """The word of remove_also that has removal take it; empty where it goes without, or never."""
+
+    @property
+    def taking(self) -> Taking:
+        """How removal takes it."""
+        if self.life in (Life.ASKED, Life.OPERATOR):
+            return Taking.ASKED if self.asked else Taking.NEVER
+        if self.life is Life.BOOT and not self.path.startswith((RUN, CGROUP_PARENT)):
+            return Taking.NEVER  # locks that removal holds itself; gone after a reboot
+        if self.sort is Sort.DIRECTORY:
+            is_mounted_on = self.path.startswith(MOUNT_POINT.rpartition("/")[0])
+            is_whole = self.life in (Life.PROGRAM, Life.GENERATION, Life.WORK) or self.path == LIB
+            return Taking.TREE if is_whole and not is_mounted_on else Taking.EMPTY
+        return _BY_SORT.get(self.sort, Taking.FILE)
+
+
+_BY_SORT = {
+    Sort.UNIT: Taking.UNIT,
+    Sort.TRANSIENT: Taking.UNIT,
+    Sort.CGROUP: Taking.CONTAINER,
+    Sort.CONTAINER: Taking.CONTAINER,
+    Sort.USER: Taking.USER,
+}
 
 
 def secret_file(name: str) -> str:
@@ -177,8 +217,17 @@ OBJECTS: tuple[Object, ...] = (
         "The rails as wanted; compared by the plan and put in force by a guarded step on the node.",
     ),
     Object(
-        NETPLAN_FILE, Sort.FILE, Where.EVERY, "root:root", "0600", "roles/fabric", Life.DEPLOY,
-        "The rails in force: addresses and MTU, kept without carrier. No other netdev stands in it.",
+        NETPLAN_FILE, Sort.FILE, Where.EVERY, "root:root", "0600", "roles/fabric", Life.ASKED,
+        "The rails in force: addresses and MTU, kept without carrier. No other netdev stands in it.", asked="rails",
+    ),
+    Object(
+        NETPLAN_REMOVED, Sort.FILE, Where.EVERY, "root:root", "0600", "remove.py", Life.ASKED,
+        "The same file while removal takes the rails away; netplan does not read it, and a timer puts it back.",
+        asked="rails",
+    ),
+    Object(
+        f"{RAILS_TIMER}.timer", Sort.TRANSIENT, Where.EVERY, "root", "", "remove.py", Life.WORK,
+        "Puts the rails back from the node itself when a removal has locked itself out.", "systemd-run",
     ),
     Object(
         "/run/netplan/60-sparkpair.yaml", Sort.FILE, Where.EVERY, "root:root", "0600", "roles/fabric", Life.WORK,
@@ -290,6 +339,7 @@ OBJECTS: tuple[Object, ...] = (
         f"{IMAGE_REPOSITORY}:<first 12 of the digest>", Sort.IMAGE, Where.EVERY, "root", "", "roles/image",
         Life.OPERATOR,
         "Second name of an image that was pulled by digest: without one `docker image prune` would take it.",
+        asked="image",
     ),
     # Weights over NFS
     Object(
@@ -349,7 +399,7 @@ OBJECTS: tuple[Object, ...] = (
     _directory(SECRETS, "0700", "roles/node_os", "Secrets of the engine, each in a file of its own.", Where.HEAD),
     Object(
         API_KEY_FILE, Sort.FILE, Where.HEAD, "root:root", "0600", "roles/engine", Life.OPERATOR,
-        "The key that the API asks for, one line, where require_api_key is on. It never leaves the head.",
+        "The key that the API asks for, one line, where require_api_key is on. It never leaves the head.", asked="key",
     ),
     # While it runs
     _directory(RUN, "0755", "systemd", "Sockets and state that a reboot may forget (RuntimeDirectory= of the units)."),
@@ -511,6 +561,12 @@ OBJECTS: tuple[Object, ...] = (
     Object(
         "<weights_path>, <drafter_path>", Sort.DIRECTORY, Where.EVERY, "login user", "0755", "roles/weights",
         Life.OPERATOR, "The checkpoint and its drafter; written only on a node that lacks them, as in the manifest.",
+        asked="weights",
+    ),
+    Object(
+        "<weights_path>.sparkpair-removed, <drafter_path>.sparkpair-removed, <cache_path>.sparkpair-removed",
+        Sort.DIRECTORY, Where.EVERY, "login user", "0755", "remove.py", Life.WORK,
+        "What removal was told to take, while it takes it.",
     ),
     Object(
         "<weights_path>/.sparkpair, <drafter_path>/.sparkpair", Sort.DIRECTORY, Where.EVERY, "login user", "0755",
@@ -519,7 +575,7 @@ OBJECTS: tuple[Object, ...] = (
     ),
     Object(
         "<cache_path>", Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "rank agent", Life.OPERATOR,
-        "Kernels that the engine compiled; the engine writes it as root.",
+        "Kernels that the engine compiled; the engine writes it as root.", asked="cache",
     ),
     Object(
         "/etc/docker/daemon.json", Sort.FILE, Where.EVERY, "root:root", "0644", "roles/docker", Life.OPERATOR,

@@ -9,7 +9,7 @@ TYPED := $(wildcard spec checks facts node operations roles benchmarks)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check tests-of-plans tests-of-the-pair tests-that-wait tests-that-compute lint chaos soak bench-noop bench-copy lab-up lab-down lab-clean lab-ready lock lock-check lock-deps bundle verify-deep verify-image image-tests prune docs plan status logs
+.PHONY: help venv demo test check tests-of-plans tests-of-the-pair tests-that-wait tests-that-compute lint chaos soak bench-noop bench-copy lab-up lab-down lab-clean lab-ready lock lock-check lock-deps bundle verify-deep verify-image image-tests prune rollback remove docs plan status logs
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))

@@ -215,7 +215,7 @@ class Keeper:
             busy=self._probe.busy,
             canary=self._probe.canary,
             gates=self._probe.gates,
-            good=self._store.last_good(),
+            good=self._store.way_back(),
             minute=clock.tm_hour * 60 + clock.tm_min,
         )
 
@@ -523,7 +523,7 @@ class Keeper:
             self._list()
             log(f"generation {engine[:12]} was damaged on this head, and is whole again", "notice")
             return
-        good = self._store.last_good()
+        good = self._store.way_back()
         if good not in (None, engine) and any(entry["engine"] == good for entry in self._listed):
             reason = f"generation {engine[:12]} is damaged on this head; going back to {str(good)[:12]}"
             self._return_to(str(good))
@@ -560,7 +560,7 @@ class Keeper:
                 )
             else:
                 memory = decide.after_boot(memory, now)
-        good = self._store.last_good()
+        good = self._store.way_back()
         if memory.accepted in self._store.rejected() and good not in (None, memory.accepted):
             memory = decide.request_start(memory, now, f"back to launch {str(good)[:12]}", accepted=good)
         if memory.accepted is not None:

@@ -200,6 +200,11 @@ class Store:
         whole = (path for path in self._generations.iterdir() if not path.name.startswith("."))
         return sorted(whole, key=lambda path: path.stat().st_mtime, reverse=True)
 
+    def way_back(self) -> str | None:
+        """The last good generation, unless a person took it back since: nothing goes there by itself then."""
+        good = self.last_good()
+        return None if good in self.rejected() else good
+
     def last_good(self) -> str | None:
         """The newest generation that passed its gates."""
         return self._target("last-good")

@@ -160,6 +160,19 @@ def test_at_a_persons_word_it_goes_back_and_the_former_is_remembered(tmp_path: P
     play(tmp_path, story)
 
 
+def test_nothing_goes_back_by_itself_to_what_a_person_took_back(tmp_path: Path):
+    async def story(world: World) -> None:
+        older, newer = await good_then(world, 8)
+        await world.until("running")
+        world.dockers[1].refuses_knob = "4"
+        assert (await world.keeper.request({"op": "rollback"}))["engine"] == older
+        status = await world.until("resting")
+        assert (status["accepted"], status["last_good"]) == (older, newer)
+        assert set(status["rejected"]) == {newer}
+
+    play(tmp_path, story)
+
+
 def test_a_first_launch_that_fails_is_not_rejected(tmp_path: Path):
     async def story(world: World) -> None:
         world.engine.answer = "no"

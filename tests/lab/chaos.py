@@ -67,12 +67,13 @@ def main(words: Sequence[str]) -> int:
         chaos_rollback,
         chaos_rows,
         chaos_staging,
+        chaos_undo,
     )
 
     staging = [
         *chaos_staging.ROWS, *chaos_image.ROWS, *chaos_deep.ROWS, *chaos_bundle.ROWS, *chaos_nfs.ROWS,
     ]  # fmt: skip
-    healing = [*chaos_healing.ROWS, *chaos_rollback.ROWS]
+    healing = [*chaos_healing.ROWS, *chaos_rollback.ROWS, *chaos_undo.ROWS]
     tables = {"chaos.md": chaos_rows.ROWS, "chaos-healing.md": healing, "chaos-staging.md": staging}
     every = [row for table in tables.values() for row in table]
     rows = [row for row in every if not arguments.only or any(word in row.name for word in arguments.only)]

@@ -10,8 +10,10 @@ from facts.remains import Remaining
 from facts.remains_side import ASIDE
 from facts.values import Container, Content, NodeFacts, Unknown
 from spec.cluster import Cluster, Node
-from spec.objects import API_KEY_FILE, MOUNT_POINT, NETPLAN_FILE, OBJECTS, VAR, Taking
+from spec.objects import API_KEY_FILE, CGROUP_PARENT, MOUNT_POINT, NETPLAN_FILE, OBJECTS, VAR, Taking
 
+SLICES = (CGROUP_PARENT, f"{CGROUP_PARENT.partition('-')[0]}.slice")
+"""The engine's cgroup, and the one that systemd nests it in by its name."""
 THROWAWAY = ("sparkpair-opinion-", "sparkpair-image-check-", "sparkpair-image-tests")
 DOCKER_SETTINGS = "/etc/docker/daemon.json"
 
@@ -46,7 +48,7 @@ def unfinished() -> list[str]:
 
 def units() -> list[str]:
     """Names of everything of ours that systemd may know."""
-    return [item.path.rpartition("/")[2] for item in OBJECTS if item.taking is Taking.UNIT]
+    return [*(item.path.rpartition("/")[2] for item in OBJECTS if item.taking is Taking.UNIT), *SLICES]
 
 
 def models(node: Node) -> list[str]:

@@ -76,7 +76,7 @@ def stop_pair(run: Run) -> Commands:
 def end_units(run: Run) -> Commands:
     """All that systemd runs or would start of ours. Rails on trial are put back first: their timers would have nothing
     left to do it with."""
-    found = remains.here(run).units
+    found = {name: state for name, state in remains.here(run).units.items() if name not in checked.SLICES}
     if not found:
         noop("no unit of ours is there")
         return
@@ -94,11 +94,14 @@ def end_units(run: Run) -> Commands:
 @node_operation
 def remove_containers(run: Run) -> Commands:
     """Ranks and throwaway containers, running or not, and every process that is left in their cgroup."""
-    found = checked.containers(run.seen())
-    if not found:
+    found, slices = checked.containers(run.seen()), set(checked.SLICES) & set(remains.here(run).units)
+    if not found and not slices:
         noop("no container of ours is there")
         return
-    yield shell(["docker", "rm", "--force", *(one.id for one in found)])
+    if found:
+        yield shell(["docker", "rm", "--force", *(one.id for one in found)])
+    if slices:
+        yield shell(["systemctl", "stop", *sorted(slices)])
 
 
 @node_operation

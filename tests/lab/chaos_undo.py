@@ -58,7 +58,7 @@ def running_of_ours(host: Host) -> str:
     return pair.on(
         host,
         "systemctl list-units --all --plain --no-legend 'sparkpair*' 'mnt-sparkpair*' | grep -v ' not-found ';"
-        " docker ps -aq --filter label=sparkpair.rank; pgrep -af /usr/local/lib/sparkpair/main;"
+        " docker ps -aq --filter label=sparkpair.rank; pgrep -af '[/]usr/local/lib/sparkpair/main';"
         " getent passwd sparkpair",
         check=False,
     ).strip()

@@ -292,6 +292,19 @@ def test_ranks_and_throwaway_containers_go_and_no_others() -> None:
     }
 
 
+def test_what_is_left_in_the_engines_cgroup_ends_with_it() -> None:
+    here = bench(
+        lambda node: remaining(node, units={objects.CGROUP_PARENT: ["active", ""], "sparkpair.slice": ["active", ""]})
+    )
+    here.world.worker["docker"]["containers"] = []
+    assert done(here, remove.remove_containers)[B] == ["systemctl stop sparkpair-engine.slice sparkpair.slice"]
+
+
+def test_slices_are_left_until_the_containers_are_gone() -> None:
+    here = bench(lambda node: remaining(node, units={"sparkpair.slice": ["active", ""]}))
+    assert done(here, remove.end_units) == {A: [], B: []}
+
+
 def test_the_rails_go_under_guard() -> None:
     commands = done(bench(), remove.remove_rails)[B]
     back, away, gone = commands

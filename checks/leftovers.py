@@ -44,7 +44,9 @@ def images(cluster: Cluster, seen: Mapping[str, Leftovers], node: Node) -> tuple
     name of somebody else's stays."""
     repositories = ours(cluster, seen)
     wanted = {cluster.image}.union(*(held.launched for held in seen.values()))
-    digests = {reference.partition("@")[2] for reference in wanted}
+    digests = {reference.partition("@")[2] for reference in wanted} - {""}
+    # An image that came from a bundle may have no name but this one.
+    wanted |= {f"{IMAGE_REPOSITORY}:{digest.partition(':')[2][:12]}" for digest in digests}
     return tuple(
         image
         for image in seen[node.name].images

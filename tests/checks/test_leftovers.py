@@ -77,6 +77,21 @@ def test_what_is_needed_or_not_ours_stays(image: HeldImage) -> None:
     assert leftovers.images(CLUSTER, seen, WORKER) == ()
 
 
+@pytest.mark.parametrize(
+    "names",
+    [(f"{NAME}@{digest('e')}",), (f"127.0.0.1:8731/vllm-cpu@{digest('e')}",), ("sparkpair/engine:eeeeeeeeeeee",)],
+    ids=["its registry's name", "the peer's", "ours alone"],
+)
+def test_the_image_of_a_kept_generation_stays_on_every_node(names: tuple[str, ...]) -> None:
+    """The last good one above all: a rollback finds it by digest, also where no settings name it any more and only the
+    head keeps the generation."""
+    old = held("1", f"{NAME}@{digest('a')}", "sparkpair/engine:aaaaaaaaaaaa")
+    last_good = held("2", *names)
+    seen = {HEAD.name: node(old, last_good, launched=(f"{NAME}@{digest('e')}",)), WORKER.name: node(old, last_good)}
+    for where in (HEAD, WORKER):
+        assert leftovers.images(CLUSTER, seen, where) == (old,)
+
+
 def test_repositories_of_launches_are_ours_too() -> None:
     """An engine of before, from Docker Hub and from a registry with a port."""
     launched = (f"vllm/vllm-openai@{digest('e')}", f"localhost:5000/x/y@{digest('f')}", f"single@{digest('d')}")

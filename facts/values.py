@@ -279,7 +279,7 @@ class Rejection:
 
 @dataclass(frozen=True)
 class Rollback:
-    """The last return to an earlier generation; `left` is the launch that it came from."""
+    """The last return to an earlier generation; `left` is the launch that it came from, empty where there was none."""
 
     time: str
     left: str
@@ -790,7 +790,7 @@ def _rejection(value: object) -> Rejection:
 
 def _rollback(value: object) -> Rollback:
     data = _mapping(value)
-    return Rollback(_or(data, "time", ""), _string(data["from"]), _string(data["to"]), _or(data, "reason", ""))
+    return Rollback(_or(data, "time", ""), _or(data, "from", ""), _or(data, "to", ""), _or(data, "reason", ""))
 
 
 def _kept_generation(value: object) -> KeptGeneration:

@@ -12,7 +12,7 @@ from spec.capacity import estimate
 from spec.capacity_page import capacity_page
 from spec.kit_keys import migration_page
 from spec.knobs import KNOBS, SECTIONS, Cost, Knob, Knobs, Scope, shown
-from spec.objects import AUTHORIZED_KEYS, KEY_FILE, KNOWN_HOSTS, OBJECTS, PEER_HOME, USER, Where
+from spec.objects import AUTHORIZED_KEYS, KEY_FILE, KNOWN_HOSTS, OBJECTS, PEER_HOME, USER, Object, Where
 from spec.presets import PRESETS, Preset
 from spec.rules import RULES, Severity
 from spec.rules.frame import FIELD, KIT
@@ -167,7 +167,7 @@ def objects_page() -> str:
         for item in OBJECTS:
             if item.where is where:
                 cells = (f"`{item.path}`", item.sort.value, item.owner, item.mode, item.made_by, item.enabled_by)
-                row = (*(cell or "-" for cell in cells), item.life.value, item.why)
+                row = (*(cell or "-" for cell in cells), _life(item), item.why)
                 lines.append("| " + " | ".join(_cell(cell) for cell in row) + " |")
     return "\n".join(lines) + "\n"
 
@@ -192,6 +192,11 @@ here. The pools are computed, and stand beside what its README says: some of tho
 release with another budget. Tokens of pools compare at one `max_model_len` only ([capacity.md](capacity.md)).
 
 """
+
+
+def _life(item: Object) -> str:
+    """How an object goes, with the word that has removal take it."""
+    return f"{item.life.value} (`{item.asked}`)" if item.asked else item.life.value
 
 
 def _setting(name: str, value: object) -> str:

@@ -88,6 +88,11 @@ CASES = (
     Case("stopped", change=rolled_back(desired="stop", phase="stopped"), deploy="rollback.py"),
     Case("nothing to return to", change=cases.status(generations=[kept(WANTED)]), deploy="rollback.py"),
     Case("an earlier keeper", deploy="rollback.py"),
+    Case(
+        "rows that stay",
+        change=cases.both(cases.registered_only, cases.status(generations=[kept(WANTED), kept(GOOD)])),
+        options=("--dry",),
+    ),
     Case("the keeper is silent", change=cases.keeper_died, deploy="rollback.py"),
 )
 
@@ -355,6 +360,12 @@ def test_rows_that_stay_done_are_said_where_there_is_a_way_back() -> None:
     assert document(earlier)["rollback"]["not_undone"], "an earlier keeper tells the last good one"
 
 
+def test_the_rows_are_those_of_the_plan(outcomes: dict[str, Outcome]) -> None:
+    found = outcomes["rows that stay"]
+    assert found.code == 0, found.stderr
+    assert found.stderr.count("    A rollback would not undo: Docker | Restart Docker.\n") == 1
+
+
 def test_every_row_of_a_plan_is_told_to_be_undone_or_not(outcomes: dict[str, Outcome]) -> None:
     """A new row is said to stay until somebody has thought about it."""
     order = outcomes["another setting"].order
@@ -408,5 +419,8 @@ def test_what_an_earlier_keeper_published_is_read() -> None:
     assert full.rejected[WANTED].reason == WHY["reason"]
     assert full.rollback is not None
     assert (full.rollback.left, full.rollback.to) == (WANTED, GOOD)
+    first = status(cases.status(rollback={"time": "", "from": None, "to": GOOD, "reason": ""}))
+    assert first.rollback is not None
+    assert first.rollback.left == "", "nothing was in force before"
     assert [one.is_good for one in full.generations] == [False, True, True, False]
     assert full.generations[1].identities == ((IDENTITY,), (IDENTITY,))

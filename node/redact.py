@@ -70,9 +70,7 @@ def rank_text(text: str) -> tuple[str, list[str]]:
     except (ValueError, KeyError, TypeError):
         return "(damaged: it is no launch of a rank)\n", []
     data["env"] = [[name, _shown(name, value)] for name, value in rows]
-    return json.dumps(data, indent=1) + "\n", [
-        value for name, value in rows if isinstance(value, str) and not PLAIN.fullmatch(name)
-    ]
+    return _by_line(data), [value for name, value in rows if isinstance(value, str) and not PLAIN.fullmatch(name)]
 
 
 def inspected(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -86,3 +84,14 @@ def inspected(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 def _shown(name: str, value: object) -> object:
     """Where a value is looked up (a GID, a file of secrets) is no secret."""
     return value if not isinstance(value, str) or PLAIN.fullmatch(name) else HIDDEN
+
+
+def _by_line(data: Mapping[str, Any]) -> str:
+    """JSON with a line per entry, and per item where an entry is a list: as the launches themselves are written."""
+    entries = []
+    for key, value in data.items():
+        text = json.dumps(value)
+        if isinstance(value, list) and value:
+            text = "[\n" + ",\n".join(f"  {json.dumps(item)}" for item in value) + "\n ]"
+        entries.append(f" {json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(entries) + "\n}\n"

@@ -31,6 +31,8 @@ ARGUMENTS = "SPARKPAIR_ARGS"
 """What follows the word, as one would type it on the head."""
 EXIT = "sparkpair-exit "
 FOLLOW_MARGIN_SECONDS = 120
+ENDS = {"running": "0", "stopped": "3"}
+"""Exit codes of `sparkpair follow`."""
 CODES = {
     "3": "the pair is stopped on purpose",
     "4": "the keeper does not answer",
@@ -128,13 +130,11 @@ def ask_gates(settings: Settings) -> Commands:
 def _follow(state: State, host: Host, settings: Settings, wanted: str) -> bool:
     del state
     timeout = settings.effective.ready_timeout_seconds + FOLLOW_MARGIN_SECONDS
-    try:
-        _, code = _ask(host, ["follow", "--timeout", str(timeout)], show=True)
-        if code == {"running": "0", "stopped": "3"}[wanted]:
-            return True
-        text = f"the pair is not {wanted}. More: sudo sparkpair status; docs/troubleshooting.md"
-    except DeployError as error:
-        text = str(error)
+    line = f"{shlex.join([CLI, 'follow', '--timeout', str(timeout)])}; test $? = {ENDS[wanted]}"
+    ok, _ = host.run_shell_command(StringCommand(line), _sudo=True, print_output=True)
+    if ok:
+        return True
+    text = f"the pair is not {wanted}. More: sudo sparkpair status; docs/troubleshooting.md"
     host.log_styled(text, fg="red", log_func=logger.error)
     return False
 
@@ -152,10 +152,10 @@ def _phase(host: Host) -> str:
     return lines[0].partition(" ")[0] if lines else "unknown"
 
 
-def _ask(host: Host, words: Sequence[str], *, show: bool = False) -> tuple[list[str], str]:
+def _ask(host: Host, words: Sequence[str]) -> tuple[list[str], str]:
     """What the command says, and its exit code."""
     line = f"{shlex.join([CLI, *words])} 2>&1; echo {shlex.quote(EXIT)}$?"
-    ok, output = host.run_shell_command(StringCommand(line), _sudo=True, print_output=show)
+    ok, output = host.run_shell_command(StringCommand(line), _sudo=True)
     lines = output.stdout_lines
     if not ok or not lines or not lines[-1].startswith(EXIT):
         why = " ".join(output.stderr_lines)[-200:] or "no answer"

@@ -227,14 +227,16 @@ def with_the_installed_launch(_: str, data: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-def says(**answers: list[str]) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
-    """What the command on the head says to each word, and its exit code as the last line."""
+def says(*, ends: bool = True, **answers: list[str]) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
+    """What the command on the head says to each word, and its exit code as the last line; whether `follow` ends as it
+    was wanted to."""
 
     def data(name: str, node: dict[str, Any]) -> dict[str, Any]:
-        told = {
+        told: dict[str, Any] = {
             f"sparkpair {word.replace('_', '-')}": [*lines[:-1], f"sparkpair-exit {lines[-1]}"]
             for word, lines in answers.items()
         }
+        told["sparkpair follow"] = {"success": ends}
         return {**node, "fake_responses": told if name.endswith("a") else {}}
 
     return data
@@ -341,14 +343,14 @@ SMALL_VERBS = (
     Case("a support bundle", deploy="ops/support_bundle.py", options=(), data=lambda _, data: {**data, **BUNDLE}),
     Case("no support bundle", deploy="ops/support_bundle.py", options=(), data=says()),
     Case("stop", deploy="ops/stop.py", data=says(status=RUNS)),
-    Case("stop, done", deploy="ops/stop.py", options=("-y",), data=says(status=RUNS, follow=STAYS)),
-    Case("stop, and it goes on", deploy="ops/stop.py", options=("-y",), data=says(status=RUNS, follow=RUNS)),
+    Case("stop, done", deploy="ops/stop.py", options=("-y",), data=says(status=RUNS)),
+    Case("stop, and it goes on", deploy="ops/stop.py", options=("-y",), data=says(status=RUNS, ends=False)),
     Case("stop what is stopped", deploy="ops/stop.py", data=says(status=STAYS)),
     Case("start", deploy="ops/start.py", data=says(status=STAYS)),
     Case("start what runs", deploy="ops/start.py", data=says(status=RUNS)),
     Case("start what was never deployed", deploy="ops/start.py", data=says(status=["empty since T", "1"])),
     Case("restart", deploy="ops/restart.py", data=says(status=RUNS)),
-    Case("restart, and it rests", deploy="ops/restart.py", options=("-y",), data=says(status=RUNS, follow=RESTS)),
+    Case("restart, and it rests", deploy="ops/restart.py", options=("-y",), data=says(status=RUNS, ends=False)),
     Case("warm-up", deploy="ops/warm_up.py", data=says(status=RUNS)),
     Case("restart, and nobody to confirm", deploy="ops/restart.py", options=(), data=says(status=RUNS)),
     Case("a small verb, mistyped inventory", deploy="ops/status.py", options=(), inventory="inventroy.py"),

@@ -114,7 +114,7 @@ def run(row: Row, commit: str) -> Result:
     try:
         seen, passed = row.run(), True
     except Exception as error:  # whatever a row runs into is its result
-        traceback.print_exc(limit=-3)
+        print("".join(traceback.format_exception(error, limit=-3))[:3000], flush=True)
         seen, passed = f"{type(error).__name__}: {error}"[:600], False
     if isinstance(seen, pair.Seen):
         seen, beyond = seen.text, seen.beyond

@@ -9,6 +9,7 @@ import grp
 import hashlib
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -35,6 +36,10 @@ LOG_LINES_KEPT = 400
 LOG_LINES_ASKED = 5000
 LOG_BYTES_ASKED = 2_000_000
 """Of one answer, which is one message (node.wire.MAX_LINE)."""
+LOOKED = re.compile(r'"GET /(?:health|metrics) HTTP/1\.[01]" 200')
+"""What the engine logs of the keeper's looks, and of other monitors'."""
+LOOKS_PER_LINE = 50
+"""So many more are read, since between two lines of an idle engine there may be minutes of looks."""
 LEASE_CHECK_SECONDS = 0.5
 CLOCKS_SECONDS = 300.0
 """Between two questions to nvidia-smi, which is a program of some size."""
@@ -615,7 +620,9 @@ def _make_directory(path: Path) -> None:
 
 
 def _docker_logs(container: str, lines: int, times: bool = False) -> list[str]:
-    words = ["docker", "logs", *(["--timestamps"] if times else []), "--tail", str(lines), container]
+    """The last lines that are about the engine: the looks at its health and metrics, two lines a second, are none."""
+    asked = min(LOG_LINES_ASKED, lines * LOOKS_PER_LINE)
+    words = ["docker", "logs", *(["--timestamps"] if times else []), "--tail", str(asked), container]
     try:
         done = subprocess.run(
             words,
@@ -627,7 +634,12 @@ def _docker_logs(container: str, lines: int, times: bool = False) -> list[str]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return [f"(no log: {error})"]
-    return done.stdout[-LOG_BYTES_ASKED:].decode(errors="replace").splitlines()[-lines:]
+    return telling(done.stdout[-LOG_BYTES_ASKED:].decode(errors="replace").splitlines())[-lines:]
+
+
+def telling(lines: Sequence[str]) -> list[str]:
+    """The lines without those of looks at health and metrics that were answered."""
+    return [line for line in lines if LOOKED.search(line) is None]
 
 
 def _size(path: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -140,4 +141,6 @@ def _rejected(rejected: Mapping[str, Any]) -> list[str]:
 
 
 def _plain(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value))
+    return short(value) if re.fullmatch(r"[0-9a-f]{64}", str(value)) else str(value)

@@ -24,7 +24,9 @@ _SHAPES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{8,}"), HIDDEN),
     (re.compile(r"\bsk-[A-Za-z0-9_-]{16,}"), HIDDEN),
     (
-        re.compile(r"""(?i)(authorization\\?["']?\s*[:=,]\s*\\?["']?)(?:(?:bearer|basic|token)\s+)?[^\s"',\\]+"""),
+        re.compile(
+            r"""(?i)(authorization\\?["']?\s*[:=,]\s*\\?["']?)(?!null\b)(?:(?:bearer|basic|token)\s+)?[^\s"',\\]+"""
+        ),
         rf"\g<1>{HIDDEN}",
     ),
     (re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{8,}"), rf"\g<1>{HIDDEN}"),

@@ -309,7 +309,7 @@ def test_a_warm_up_that_ends_with_the_engine(capsys: pytest.CaptureFixture[str])
 HISTORY = (
     '{"time": "T1", "event": "accepted", "engine": "' + A + '"}\n'
     '{"time": "T2", "event": "failed", "engine": "' + A + '", "reason": "rank 1: exited"}\n'
-    '{"time": "T3", "event": "ready", "engine": "' + A + '", "seconds": 51.7, "ranks": [0, 1]}\n'
+    '{"time": "T3", "event": "ready", "engine": "' + A + '", "seconds": 51.7, "former": "' + B + '"}\n'
     '{"time": "T4", "event": "stop requ'
 )
 
@@ -319,7 +319,7 @@ def test_history_is_a_line_per_event(capsys: pytest.CaptureFixture[str]) -> None
     assert cli.main(["history", "--lines", "3"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "T2  failed aaaaaaaaaaaa: rank 1: exited",
-        "T3  ready aaaaaaaaaaaa (seconds 51.7, ranks 0, 1)",
+        "T3  ready aaaaaaaaaaaa (seconds 51.7, former abababababab)",
         """(unreadable: '{"time": "T4", "event": "stop requ')""",
     ]
     assert cli.main(["history", "--json"]) == 0

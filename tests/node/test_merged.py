@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node import merged
-from node.agent import Agent, Places
+from node.agent import Agent, Places, telling
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,14 @@ def test_a_rank_that_has_ended_tells_times_when_asked(tmp_path: Path) -> None:
 
     assert asyncio.run(ask()) == ["one", "plain"]
     assert asyncio.run(ask(times=True)) == ["2026-12-01T06:00:01.5Z one", "plain"]
+
+
+def test_looks_at_health_and_metrics_are_no_lines_of_the_engine() -> None:
+    looked = [f'INFO:     127.0.0.1:4 - "GET /{path} HTTP/1.1" 200 OK' for path in ("health", "metrics")]
+    kept = [
+        'INFO:     127.0.0.1:4 - "GET /health HTTP/1.1" 503 Service Unavailable',
+        'INFO:     127.0.0.1:4 - "GET /v1/models HTTP/1.1" 200 OK',
+        'INFO:     127.0.0.1:4 - "POST /v1/chat/completions HTTP/1.1" 200 OK',
+        "CUDA error",
+    ]
+    assert telling([looked[0], kept[0], f"2026-12-01T06:00:00Z {looked[1]}", *kept[1:], looked[0]]) == kept

@@ -123,6 +123,7 @@ def test_engine_logs_may_be_left_out(places: report.Places) -> None:
         "NCCL_IB_HCA=rocep1s0f0 PATH=/usr/bin",
         "http://192.168.77.11:8000/v1/models 12:30:01",
         "the bearer of this: nobody",
+        '"Authorization": null, "authorization": null',
     ],
 )
 def test_what_is_no_secret_stays(line: str) -> None:

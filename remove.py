@@ -10,8 +10,7 @@ from pyinfra import host, inventory
 
 from operations.remains import tell
 from operations.run import begin
-from roles.preflight import preflight_remove
-from roles.remove import remove
+from roles.remove import preflight_remove, remove
 from spec.load import settings_from_pyinfra
 from spec.resolve import resolve
 

@@ -8,8 +8,7 @@ pyinfra inventory.py rollback.py --data rollback_to=3f2a91c0d7e4       to this o
 from pyinfra import inventory
 
 from operations.run import begin
-from roles.preflight import preflight_rollback
-from roles.rollback import rollback
+from roles.rollback import preflight_rollback, rollback
 from spec.load import settings_from_pyinfra
 from spec.resolve import resolve
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from pyinfra.api.exceptions import DeployError
-
-from checks import access, content, pair, rejected, remove
-from checks import generations as kept
+from checks import access, content, pair, rejected
 from checks import preflight as checked
 from checks.verdict import Verdict, failures
-from facts.values import KeptGeneration, NodeFacts, Unknown, UnknownFact
-from operations import bundle, generations, image, lock, opinion, remains, staging, wanted
+from facts.values import NodeFacts, UnknownFact
+from operations import bundle, image, opinion, staging, wanted
+from operations.preflight import refuse
 from operations.run import Run
 
 
 def preflight(run: Run) -> None:
     """Raise DeployError with all that forbids a deploy."""
-    _refuse(
+    refuse(
         run,
         lambda facts: [
             *checked.refusals(run.cluster, facts, _reached(run, facts), starts=_starts(run, facts)),
@@ -31,7 +29,7 @@ def preflight(run: Run) -> None:
 
 def preflight_staging(run: Run) -> None:
     """Raise DeployError with all that forbids to bring files and image here; what runs meanwhile is none of that."""
-    _refuse(
+    refuse(
         run,
         lambda facts: [
             *checked.staging_refusals(run.cluster, facts, _reached(run, facts)),
@@ -43,50 +41,7 @@ def preflight_staging(run: Run) -> None:
 
 def preflight_removal(run: Run) -> None:
     """Raise DeployError with all that forbids to remove what nothing needs."""
-    _refuse(run, lambda facts: failures(access.access(run.cluster, facts)))
-
-
-def preflight_remove(run: Run) -> None:
-    """Raise DeployError with all that forbids to take Sparkpair off the nodes."""
-
-    def judge(facts: Mapping[str, NodeFacts]) -> list[Verdict]:
-        there = {
-            node.name: remains.look(run, node) if access.usable(facts[node.name]) else Unknown("")
-            for node in run.cluster.nodes
-        }
-        return failures(remove.refusals(run.cluster, facts, there))
-
-    _refuse(run, judge)
-
-
-def preflight_rollback(run: Run) -> KeptGeneration:
-    """The generation to return to. Raise DeployError with all that forbids it."""
-    chosen: list[KeptGeneration] = []
-
-    def judge(facts: Mapping[str, NodeFacts]) -> list[Verdict]:
-        wrong = failures(access.access(run.cluster, facts))
-        if wrong:
-            return wrong
-        to = kept.choose(run.cluster, facts[run.cluster.head.name])
-        if isinstance(to, Verdict):
-            return [to]
-        chosen.append(to)
-        return failures(generations.refusals(run, to))
-
-    _refuse(run, judge)
-    return chosen[0]
-
-
-def _refuse(run: Run, judge: Callable[[Mapping[str, NodeFacts]], list[Verdict]]) -> None:
-    facts = run.all_seen()
-    if lock.is_real_run() and access.usable(facts[run.cluster.head.name]):
-        other = lock.claim(run.hosts[run.cluster.head.name])
-        if other:
-            raise DeployError(f"Preflight refused; no node was changed.\n  {other}")
-    found = judge(facts)
-    if found:
-        lines = "\n".join(verdict.text() for verdict in found)
-        raise DeployError(f"Preflight refused; no node was changed.\n{lines}")
+    refuse(run, lambda facts: failures(access.access(run.cluster, facts)))
 
 
 def _starts(run: Run, facts: Mapping[str, NodeFacts]) -> bool:

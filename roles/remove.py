@@ -4,20 +4,23 @@ row looks at what is there, so that a removal that was killed is finished by the
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 
 from pyinfra.api.command import FunctionCommand, StringCommand
 from pyinfra.api.deploy import deploy
 
-from checks import leftovers, pair
+from checks import access, leftovers, pair
 from checks import remove as checked
+from checks.verdict import Verdict, failures
 from facts.leftovers import HeldImage
-from facts.values import UnknownFact, item
+from facts.values import NodeFacts, Unknown, UnknownFact, item
 from node import fabric
 from node.paths import PROGRAM
 from operations import remains
 from operations.core import Commands, node_operation, noop
 from operations.leftovers import holdings
 from operations.login import reach
+from operations.preflight import refuse
 from operations.run import Run
 from operations.units import shell
 from spec import objects
@@ -28,6 +31,19 @@ DOWN = ("stopped", "empty", "resting")
 GUARD_SECONDS = 90
 """How long the rails are away before a node that was not reached since puts them back."""
 FABRIC_TIMER, RAILS_TIMER = f"{fabric.TIMER}.timer", f"{objects.RAILS_TIMER}.timer"
+
+
+def preflight_remove(run: Run) -> None:
+    """Raise DeployError with all that forbids to take Sparkpair off the nodes."""
+
+    def judge(facts: Mapping[str, NodeFacts]) -> list[Verdict]:
+        there = {
+            node.name: remains.look(run, node) if access.usable(facts[node.name]) else Unknown("it was not asked")
+            for node in run.cluster.nodes
+        }
+        return failures(checked.refusals(run.cluster, facts, there))
+
+    refuse(run, judge)
 
 
 @deploy("Remove")

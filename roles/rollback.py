@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyinfra.api.command import FunctionCommand
 from pyinfra.api.deploy import deploy
 from pyinfra.api.host import Host
 from pyinfra.api.state import State
 
-from checks import pair
+from checks import access, generations, pair
 from checks.rejected import short
-from facts.values import KeptGeneration
+from checks.verdict import Verdict, failures
+from facts.values import KeptGeneration, NodeFacts
+from operations import generations as held
 from operations.core import Commands, node_operation, noop
 from operations.follow import follow
+from operations.preflight import refuse
 from operations.run import Run
 from operations.units import shell
 from spec import objects
+
+
+def preflight_rollback(run: Run) -> KeptGeneration:
+    """The generation to return to. Raise DeployError with all that forbids it."""
+    chosen: list[KeptGeneration] = []
+
+    def judge(facts: Mapping[str, NodeFacts]) -> list[Verdict]:
+        wrong = failures(access.access(run.cluster, facts))
+        if wrong:
+            return wrong
+        to = generations.choose(run.cluster, facts[run.cluster.head.name])
+        if isinstance(to, Verdict):
+            return [to]
+        chosen.append(to)
+        return failures(held.refusals(run, to))
+
+    refuse(run, judge)
+    return chosen[0]
 
 
 @deploy("Rollback")

@@ -78,7 +78,7 @@ NO_FAULT = {
 }
 
 
-_NO_PROSE = ("exit codes:", "^", "NVRM")
+_NO_PROSE = ("exit codes:", "^", "NVRM", '"GET ')
 """What the help says, and patterns."""
 
 

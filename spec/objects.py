@@ -263,8 +263,8 @@ OBJECTS: tuple[Object, ...] = (
         )
         for item in (
             Object(
-                protection(unit).rpartition("/")[0], Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "roles/memory",
-                Life.OPERATOR, "Holds the file that follows, and those of others.",
+                protection(unit).rpartition("/")[0], Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "deploy.py",
+                Life.DEPLOY, "Holds the file that follows, and those of others; made where it is missing.",
             ),
             Object(
                 protection(unit), Sort.FILE, Where.EVERY, "root:root", "0644", "roles/memory", Life.DEPLOY,

@@ -298,6 +298,7 @@ class _Watch:
         self._until = time.monotonic() + timeout
         self._heard = time.monotonic()
         self._first = True
+        self._away: KeeperAway | None = None
 
     def next(self) -> dict[str, Any] | None:
         """The next state; None when the time is over. Raises KeeperAway."""
@@ -307,12 +308,15 @@ class _Watch:
             self._first = False
             try:
                 status = _now()
-            except KeeperAway:
+            except KeeperAway as error:
                 if time.monotonic() - self._heard > KEEPER_AWAY_SECONDS:
                     raise
+                self._away = error
                 continue
-            self._heard = time.monotonic()
+            self._heard, self._away = time.monotonic(), None
             return status
+        if self._away is not None:
+            raise self._away
         return None
 
 

@@ -177,6 +177,21 @@ def test_follow_prints_each_phase_once_and_says_how_it_ended(
     assert printed == [f"{phase} (rank 0 running, rank 1 exited)" for phase in phases]
 
 
+def test_a_keeper_that_is_replaced_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """As long as the time allows; one that stays away is told as that."""
+    assert cli.main(["follow", "--timeout", "0.05"]) == 4
+    assert capsys.readouterr().err.startswith("the keeper does not answer on")
+
+    def begin() -> None:
+        with keeper(says()):
+            pass
+
+    late = threading.Timer(0.1, begin)
+    late.start()
+    assert cli.main(["follow"]) == 0
+    late.join()
+
+
 @pytest.mark.parametrize("phase", ["running", "resting"])
 def test_follow_ends_with_the_last_lines_of_the_launch_that_it_follows(
     phase: str, capsys: pytest.CaptureFixture[str]

@@ -111,6 +111,8 @@ class Agent:
         self._ended: Path | None = None
         """The last lines of a rank of the last start, once it has ended."""
         self._frozen_since: float | None = None
+        self._noted = ""
+        """Which engine the recorder was told of."""
         self._threshold = 0
         self._emergency = memory.Emergency(0)
         self._kernel = health.Kernel(self._places.kmsg, clock)
@@ -265,6 +267,9 @@ class Agent:
                 "log_path": container.log_path,
             }
         )
+        if container is not None and container.running:
+            # One that an agent of an earlier release started has left no word for the recorder.
+            self._note_rank(str(seen["engine"]), only_new=True)
         if self._error:
             state = "failed"
         elif container is None:
@@ -409,8 +414,12 @@ class Agent:
         if done:
             log(done)
 
-    def _note_rank(self, engine: str) -> None:
+    def _note_rank(self, engine: str, *, only_new: bool = False) -> None:
         """Tell the recorder whose floor it measures from now on."""
+        if only_new and (self._noted == engine or memory.recorded(self._places.rank).get("engine") == engine):
+            self._noted = engine
+            return
+        self._noted = engine
         try:
             temporary = self._places.rank.with_suffix(".new")
             temporary.write_text(json.dumps({"engine": engine, "since": time.strftime("%Y-%m-%dT%H:%M:%S%z")}))

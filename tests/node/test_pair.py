@@ -53,6 +53,7 @@ def test_accept_starts_worker_and_head_and_promotes(tmp_path: Path):
         status = await world.until("running")
         assert (status["accepted"], status["last_good"]) == (engine, engine)
         assert [len(docker.running) for docker in world.dockers] == [1, 1]
+        assert json.loads(world.place(1).rank.read_text())["engine"] == engine
         labels = world.dockers[1].running[0].labels
         assert labels == {"sparkpair.engine": engine, "sparkpair.rank": "1", "sparkpair.epoch": "1"}
         assert world.engine.completions == 1

@@ -253,6 +253,24 @@ def test_floors_and_slow_clocks_are_kept_and_told_once(tmp_path: Path, monkeypat
     play(tmp_path, story, memory_warning_mib=1024)
 
 
+def test_a_rank_of_an_earlier_release_is_told_to_the_recorder(tmp_path: Path):
+    async def story(world: World) -> None:
+        engine = world.want(4)
+        await world.accept(engine)
+        await world.until("running")
+        told = world.place(1).rank
+        told.unlink()
+        world.agents[1].cancel()
+        await asyncio.gather(world.agents[1], return_exceptions=True)
+        world.agents[1] = asyncio.create_task(world._agent(1))
+        async with asyncio.timeout(5):
+            while not told.exists():
+                await asyncio.sleep(0.02)
+        assert json.loads(told.read_text())["engine"] == engine
+
+    play(tmp_path, story)
+
+
 def test_rejections_survive_and_a_damaged_list_is_none(tmp_path: Path):
     from node.store import REJECTED_KEPT, Store
 

@@ -64,10 +64,12 @@ def outcome(status: Status, engine: str | None) -> str:
         return f"the pair does not serve; it is {now if status.reason else f'{status.phase}: {status.last_failure}'}"
     told = f"launch {short(engine)} was rejected: {found.reason}"
     if status.accepted in (None, engine):
-        return f"{told}. No generation is there to return to; the pair is {now}"
-    if status.phase == "running":
-        return f"{told}. Generation {short(status.accepted)}, the last that passed its gates, serves again"
-    return f"{told}. The pair returns to generation {short(status.accepted)} and is {now}"
+        became = f"No generation is there to return to; the pair is {now}"
+    elif status.phase == "running":
+        became = f"Generation {short(status.accepted)}, the last that passed its gates, serves again"
+    else:
+        became = f"The pair returns to generation {short(status.accepted)} and is {now}"
+    return f"{told}. {became}. The same settings are refused from now on: change one before you deploy again"
 
 
 def day(time: str) -> str:

@@ -21,8 +21,8 @@ def preflight(run: Run) -> None:
             *checked.refusals(run.cluster, facts, _reached(run, facts), starts=_starts(run, facts)),
             *image.refusals(run),
             *bundle.refusals(run),
-            *opinion.refusals(run),
-            *_rejected(run, facts),
+            # Nobody is asked about a launch that was tried.
+            *(_rejected(run, facts) or opinion.refusals(run)),
         ],
     )
 

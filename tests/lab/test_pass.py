@@ -14,12 +14,26 @@ pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab"), pytest.mark.timeo
 
 RESTART = "Keeper | Restart the pair"
 WANTED = "Engine | Install the wanted launch"
+GATES = (
+    "warm_up",
+    "canary",
+    "smoke",
+    "tool_call",
+    "tool_call_reasoning",
+    "reasoning_on",
+    "reasoning_off",
+    "needle",
+    "reuse",
+)
+"""Those of a model that reads text alone."""
 
 
 def test_a_deploy_makes_the_pair_answer():
     run = pair.deploy()
     assert run.code == 0, run.text
-    assert pair.status()["phase"] == "running"
+    status = pair.status()
+    assert status["phase"] == "running"
+    assert [(gate["gate"], gate["outcome"]) for gate in status["gates"]] == [(name, "passed") for name in GATES]
     assert pair.ask() == pair.ANSWER
 
 

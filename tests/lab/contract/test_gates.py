@@ -97,7 +97,7 @@ def test_every_gate_is_passed(pair: Processes) -> None:
         ),
         (
             {"CONTRACT_IMAGES": ""},
-            'gate image: an image: HTTP 400: {"error":{"message":"At most 0 image(s) may be provided in one prompt.",'
+            'gate image: an image: HTTP 400: {"error":{"message":"tiny is not a multimodal model",'
             '"type":"BadRequestError","param":null,"code":400}}',
         ),
         (

@@ -101,7 +101,7 @@ def need(rank_text: str) -> Need:
     """Read from a rank's launch. Raises WireError."""
     spec = wire.parse_rank(rank_text)
     addresses = {value.address for _, value in spec.env if isinstance(value, wire.GidIndex)}
-    return Need(spec.image, tuple(path for path in spec.content if path != MOUNT_POINT), tuple(sorted(addresses)))
+    return Need(spec.image, spec.content, tuple(sorted(addresses)))
 
 
 def lost(node: Node, wanted: Need, identities: Sequence[str], seen: NodeFacts) -> Iterator[Verdict]:
@@ -123,6 +123,8 @@ def lost(node: Node, wanted: Need, identities: Sequence[str], seen: NodeFacts) -
             if address not in held:
                 yield broken(where, f"the address {address} is gone", "deploy the settings that had it")
     for path, identity in zip(wanted.content, identities, strict=False):
+        if path == MOUNT_POINT:
+            continue  # the node that holds these files is asked for them
         here = content.find(seen, path)
         if isinstance(here, Unknown):
             yield unknown(where, path, here)

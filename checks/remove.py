@@ -97,6 +97,10 @@ def refusals(
         if isinstance(found, Unknown):
             yield unknown(node.name, "what is there of Sparkpair", found)
             continue
+        for path, mount in found.mounted:
+            yield broken(
+                node.name, f"{path} cannot be removed: something is mounted at {mount}", f"sudo umount {mount}"
+            )
         if "weights" in words(cluster):
             for path in models(node):
                 yield from _may_go(node, seen, found, path)

@@ -36,6 +36,8 @@ class Remaining:
     units: Mapping[str, tuple[str, str]]
     discards: Mapping[str, Discard]
     there: frozenset[str]
+    mounted: tuple[tuple[str, str], ...] = ()
+    """Paths that removal would take and in which something is mounted, and where."""
 
 
 class Remains(FactBase["Remaining | Unknown"]):
@@ -76,6 +78,7 @@ def read(line: str) -> Remaining | Unknown:
                 for path, row in data["discards"].items()
             },
             there=frozenset(map(str, data["there"])),
+            mounted=tuple((str(path), str(mount)) for path, mount in data["mounted"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return Unknown(f"its answer cannot be read: {error}")

@@ -16,6 +16,7 @@ from typing import Any
 UNFINISHED = ".sparkpair-new"
 ASIDE = ".sparkpair-removed"
 SHOWN = 5
+ROOT = 0
 
 
 class Refused(Exception):
@@ -31,7 +32,7 @@ def main() -> None:
         elif asked["do"] == "take":
             take(asked)
         else:
-            discard(asked["path"], asked["protected"])
+            discard(asked["path"], asked["protected"], is_roots=asked["roots"])
     except (Refused, OSError) as error:
         sys.exit(str(error))
 
@@ -46,7 +47,11 @@ def find(asked: dict[str, Any]) -> dict[str, Any]:
         "paths": sorted([*taken, *directories]),
         "left": left,
         "units": units(asked["units"]),
-        "discards": {path: _state(path, protected, mounts) for path, protected in asked["discards"].items()},
+        "discards": {
+            path: _state(path, protected, mounts, path in asked["roots"])
+            for path, protected in asked["discards"].items()
+        },
+        "mounted": held(taken, mounts),
         "there": [path for path in asked["there"] if os.path.lexists(path)],
     }
 
@@ -54,10 +59,8 @@ def find(asked: dict[str, Any]) -> dict[str, Any]:
 def take(asked: dict[str, Any]) -> None:
     """Remove it. Raises Refused before the first removal where a mount lies in it."""
     taken = _taken(asked)
-    mounts = mount_points()
-    held = [(path, mount) for path in taken for mount in mounts if is_below(mount, path)]
-    if held:
-        raise Refused(f"{held[0][0]} is not removed: something is mounted at {held[0][1]}; umount it first")
+    for path, mount in held(taken, mount_points()):
+        raise Refused(f"{path} is not removed: something is mounted at {mount}; umount it first")
     for path in taken:
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path)
@@ -67,14 +70,20 @@ def take(asked: dict[str, Any]) -> None:
         os.rmdir(path)
 
 
-def discard(path: str, protected: list[str]) -> None:
+def held(taken: Iterable[str], mounts: Iterable[str]) -> list[tuple[str, str]]:
+    """What is not to be removed before something is umounted, and where that is mounted."""
+    plain = {path: os.path.realpath(path) for path in taken if not os.path.islink(path)}
+    return sorted((path, mount) for path, real in plain.items() for mount in mounts if is_below(mount, real))
+
+
+def discard(path: str, protected: list[str], *, is_roots: bool) -> None:
     """Remove a directory that the operator named, as a whole: set aside first, so that half of it never stands in its
     place. Raises Refused."""
     aside = path + ASIDE
     if os.path.lexists(path):
         if os.path.lexists(aside):
             shutil.rmtree(aside)
-        reason = unsafe(path, protected, mount_points())
+        reason = unsafe(path, protected, mount_points(), is_roots=is_roots)
         if reason:
             raise Refused(f"{path} is not removed: {reason}")
         os.rename(path, aside)
@@ -82,8 +91,9 @@ def discard(path: str, protected: list[str]) -> None:
         shutil.rmtree(aside)
 
 
-def unsafe(path: str, protected: Iterable[str], mounts: Iterable[str]) -> str:
-    """Why a directory must not be removed; empty where it may be."""
+def unsafe(path: str, protected: Iterable[str], mounts: Iterable[str], *, is_roots: bool) -> str:
+    """Why a directory must not be removed; empty where it may be. `is_roots`: all that belongs there was written as
+    root, so that anything else is somebody's who keeps it there too."""
     if not path.startswith("/") or os.path.normpath(path) != path or path.count("/") < 2:
         return "it is no path of a directory below another one"
     real = os.path.realpath(path)
@@ -97,6 +107,9 @@ def unsafe(path: str, protected: Iterable[str], mounts: Iterable[str]) -> str:
     for mount in mounts:
         if is_below(mount, path):
             return "a file system is mounted there" if mount == path else f"a file system is mounted in it, at {mount}"
+    others = [name for name in sorted(os.listdir(path)) if os.lstat(os.path.join(path, name)).st_uid != ROOT]
+    if is_roots and others:
+        return f"{', '.join(others[:SHOWN])} in it is not root's, and so not the engine's"
     return ""
 
 
@@ -128,9 +141,10 @@ def units(names: list[str]) -> dict[str, list[str]]:
     return found
 
 
-def _state(path: str, protected: list[str], mounts: list[str]) -> dict[str, Any]:
+def _state(path: str, protected: list[str], mounts: list[str], is_roots: bool) -> dict[str, Any]:
     is_there, is_aside = os.path.lexists(path), os.path.lexists(path + ASIDE)
-    return {"there": is_there, "aside": is_aside, "unsafe": unsafe(path, protected, mounts) if is_there else ""}
+    reason = unsafe(path, protected, mounts, is_roots=is_roots) if is_there else ""
+    return {"there": is_there, "aside": is_aside, "unsafe": reason}
 
 
 def _taken(asked: dict[str, Any]) -> set[str]:

@@ -11,7 +11,7 @@ from facts.node import Query, node_facts
 from facts.values import KeptGeneration, Unknown
 from node import wire
 from operations.run import Run
-from spec.objects import VAR
+from spec.objects import MOUNT_POINT, VAR
 
 
 def refusals(run: Run, to: KeptGeneration) -> Iterator[Verdict]:
@@ -34,4 +34,5 @@ def refusals(run: Run, to: KeptGeneration) -> Iterator[Verdict]:
 
 
 def _query(need: Need) -> Query:
-    return Query(images=(need.image,), content={str(place): path for place, path in enumerate(need.content)})
+    content = {str(place): path for place, path in enumerate(need.content) if path != MOUNT_POINT}
+    return Query(images=(need.image,), content=content)

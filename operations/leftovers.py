@@ -1,4 +1,4 @@
-"""What each node holds that may go, found out once in a run."""
+"""What each node holds that may go, found out once in each phase of a run."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from checks.content import amount
 from facts.leftovers import Holdings, Leftovers
 from facts.values import item, known
 from operations import staging
+from operations.core import is_executing
 from operations.run import Run
 from spec import objects
 from spec.cluster import Node
 
 LAUNCHES = (objects.RANK_FILE, f"{objects.VAR}/generations/*/rank*.json")
-_seen: WeakKeyDictionary[Inventory, Mapping[str, Leftovers]] = WeakKeyDictionary()
+_seen: WeakKeyDictionary[Inventory, tuple[bool, Mapping[str, Leftovers]]] = WeakKeyDictionary()
 
 
 def holdings(run: Run) -> Mapping[str, Leftovers]:
-    """What every node holds. Raises UnknownFact: what one node's launches need keeps images on all."""
+    """What every node holds, looked at anew once the plan is carried out: what it waited for may be gone by then, or
+    needed. Raises UnknownFact: what one node's launches need keeps images on all."""
     inventory = ctx_inventory.get()
-    if inventory not in _seen:
-        _seen[inventory] = {
+    seen = _seen.get(inventory)
+    if seen is None or seen[0] != is_executing():
+        found = {
             node.name: known(
                 run.hosts[node.name].get_fact(
                     Holdings, launches=LAUNCHES, store=objects.REGISTRY_STORE, _sudo=True, _ignore_errors=True
@@ -35,7 +38,8 @@ def holdings(run: Run) -> Mapping[str, Leftovers]:
             )
             for node in run.cluster.nodes
         }
-    return _seen[inventory]
+        seen = _seen[inventory] = (is_executing(), found)
+    return seen[1]
 
 
 def parts(run: Run, node: Node) -> dict[str, int]:

@@ -19,7 +19,7 @@ from pyinfra.api.command import FunctionCommand, StringCommand
 from pyinfra.api.exceptions import DeployError
 from pyinfra.api.host import Host
 from pyinfra.api.state import State
-from pyinfra.context import ctx_host, ctx_inventory
+from pyinfra.context import ctx_host, ctx_inventory, ctx_state
 
 from operations import lock
 from operations.core import Commands, callback, fail, is_executing, node_operation, noop
@@ -41,9 +41,14 @@ CODES = {
 
 
 def head_of(settings: Settings) -> Host:
-    """The host that is the head."""
+    """The host that is the head. Raises DeployError where this run leaves it out."""
     name = next(node.name for node in settings.nodes if node.rank == 0)
     found: Host = next(host for host in ctx_inventory.get() if host.name == name)
+    if not ctx_state.get().is_host_in_limit(found):
+        raise DeployError(
+            f"Refused; nothing was changed.\n  {name} is the head, which alone is asked, and this run leaves it out.\n"
+            f"    Fix: --limit {name}, or no limit"
+        )
     return found
 
 

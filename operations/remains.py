@@ -42,7 +42,9 @@ def take(node: Node) -> StringCommand:
 def discard(node: Node, path: str) -> StringCommand:
     """The command that removes a directory of the operator's, if that is what it is."""
     others = [other for other in remove.protected(node) if other != path]
-    return remains.run(json.dumps({"do": "discard", "path": path, "protected": others}))
+    return remains.run(
+        json.dumps({"do": "discard", "path": path, "protected": others, "roots": path == node.cache_path})
+    )
 
 
 def tell(run: Run) -> None:
@@ -61,5 +63,6 @@ def _asked(node: Node) -> dict[str, object]:
         "unfinished": remove.unfinished(),
         "units": remove.units(),
         "discards": {path: [o for o in remove.protected(node) if o != path] for path in remove.discards(node)},
+        "roots": [node.cache_path],
         "there": [objects.NETPLAN_FILE, objects.NETPLAN_REMOVED, objects.API_KEY_FILE, remove.DOCKER_SETTINGS],
     }

@@ -200,9 +200,11 @@ def remove_rails(run: Run) -> Commands:
 
 @node_operation
 def remove_user(run: Run) -> Commands:
-    """After the keeper, whose connection is its only process."""
-    if item(run.seen().accounts, objects.USER, "its users") is None:
-        noop(f"there is no user {objects.USER}")
+    """After the keeper, whose connection is its only process. Somebody else's of that name lives elsewhere, and
+    stays."""
+    account = item(run.seen().accounts, objects.USER, "its users")
+    if account is None or account.home != objects.PEER_HOME:
+        noop(f"there is no user {objects.USER} of ours")
         return
     yield StringCommand(
         f"pkill -KILL -u {objects.USER}; for i in $(seq 40); do userdel {objects.USER} 2>/dev/null && exit 0;",

@@ -329,6 +329,7 @@ CASES = (
     Case("rails in different networks", data=wrong_rail),
 )
 
+LEFT_OUT = ("--limit", "@fake/spark-b")
 SMALL_VERBS = (
     Case("status", deploy="ops/status.py", options=(), data=says(status=[*RUNS[:-1], "generation abc", "0"])),
     Case("status, only planned", deploy="ops/status.py", options=("--dry",), data=says(status=RUNS)),
@@ -353,6 +354,8 @@ SMALL_VERBS = (
     Case("restart, and it rests", deploy="ops/restart.py", options=("-y",), data=says(status=RUNS, ends=False)),
     Case("warm-up", deploy="ops/warm_up.py", data=says(status=RUNS)),
     Case("restart, and nobody to confirm", deploy="ops/restart.py", options=(), data=says(status=RUNS)),
+    Case("status without the head", deploy="ops/status.py", options=LEFT_OUT, data=says(status=RUNS)),
+    Case("stop without the head", deploy="ops/stop.py", options=("-y", *LEFT_OUT), data=says(status=RUNS)),
     Case("a small verb, mistyped inventory", deploy="ops/status.py", options=(), inventory="inventroy.py"),
     Case("a small verb, mistyped inventory, from lab/", deploy="ops/stop.py", inventory="inventroy.py", place="lab"),
     Case("a small verb, unknown knob", deploy="ops/stop.py", options=(*PLAN, "--data", "max_len=8")),

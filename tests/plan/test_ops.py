@@ -91,6 +91,14 @@ def test_nothing_to_start(outcome: Outcomes) -> None:
     assert outcome("start what was never deployed").error == "nothing was deployed yet; run deploy.py"
 
 
+@pytest.mark.parametrize("case", ["status without the head", "stop without the head"])
+def test_a_run_that_leaves_the_head_out_does_not_end_well(outcome: Outcomes, case: str) -> None:
+    assert outcome(case).error == (
+        f"Refused; nothing was changed.\n  {HEAD} is the head, which alone is asked, and this run leaves it out.\n"
+        f"    Fix: --limit {HEAD}, or no limit"
+    )
+
+
 def test_the_guards_hold_for_them(outcome: Outcomes) -> None:
     assert outcome("restart, and nobody to confirm").error.startswith("nobody can confirm the plan here; add -y")
     for case in ("a small verb, mistyped inventory", "a small verb, mistyped inventory, from lab/"):

@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from pyinfra.api.operation import add_op
+from pyinfra.api.operations import run_ops
 from pyinfra.context import ctx_config, ctx_host, ctx_inventory, ctx_state
 
 from checks import remove as checked
@@ -45,7 +47,7 @@ def remaining(node: Node, **changes: Any) -> dict[str, Any]:
     found = {
         "paths": [objects.CLI, objects.RANK_FILE, f"{objects.UNIT_DIRECTORY}/{objects.AGENT_UNIT}"],
         "left": {}, "units": units, "discards": dict.fromkeys(checked.discards(node), HERE),
-        "there": [objects.NETPLAN_FILE, checked.DOCKER_SETTINGS],
+        "there": [objects.NETPLAN_FILE, checked.DOCKER_SETTINGS], "mounted": [],
     }  # fmt: skip
     return {**found, **changes}
 
@@ -59,6 +61,7 @@ def nothing(node: Node) -> dict[str, Any]:
         "units": {},
         "discards": dict.fromkeys(checked.discards(node), missing),
         "there": [],
+        "mounted": [],
     }
 
 
@@ -106,6 +109,8 @@ CASES = (
     replace(REMOVE, name="unproven weights", change=cases.touched_weights, more={"remove_also": "weights"}),
     replace(REMOVE, name="a link", more={"remove_also": "cache,weights"}, data=answering(
         lambda node: remaining(node, discards={path: {**HERE, "unsafe": "a symbolic link leads from there to /x"} for path in checked.discards(node)}))),
+    replace(REMOVE, name="a mount", data=answering(
+        lambda node: remaining(node, mounted=[[f"{objects.VAR}/logs", f"{objects.VAR}/logs/x"]] if node.is_head else []))),
     replace(REMOVE, name="Docker is silent", change=nobody_answers),
     replace(REMOVE, name="an unknown word", more={"remove_also": "everything"}),
 )  # fmt: skip
@@ -188,6 +193,11 @@ def test_what_stays_is_told_with_what_would_take_it(outcomes: dict[str, Outcome]
                 for name, home in ((A, "/home/alice"), (B, "/srv/bob"))
                 for path, word in (("/srv/models/tiny", "weights"), (f"{home}/.cache/sparkpair", "cache"))
             ),
+        ),
+        (
+            "a mount",
+            f"  {A}: /var/lib/sparkpair/logs cannot be removed: something is mounted at /var/lib/sparkpair/logs/x\n"
+            "    Fix: sudo umount /var/lib/sparkpair/logs/x",
         ),
         (
             "Docker is silent",
@@ -328,6 +338,39 @@ def test_the_user_goes_with_what_runs_as_it() -> None:
     commands = done(bench(), remove.remove_user)
     assert commands[A] == []
     assert commands[B][0].startswith("pkill -KILL -u sparkpair; for i in $(seq 40); do userdel sparkpair ")
+
+
+def test_a_user_of_that_name_who_is_somebody_elses_stays() -> None:
+    here = bench()
+    for node in (here.world.head, here.world.worker):
+        node["accounts"][objects.USER] = {"home": "/home/sparkpair", "shell": "/bin/bash", "password": "x"}
+    assert done(here, remove.remove_user) == {A: [], B: []}
+
+
+def test_the_image_goes_although_a_rank_needed_it_when_that_was_planned() -> None:
+    """As in a run that shows the plan, and asks."""
+    held = {"images": [IMAGE], "used": [IMAGE["id"]], "launched": [], "store": None}
+    here = bench(remove_also="image")
+    for host in here.hosts.values():
+        connector = cast(Any, host.connector)
+        lookup = connector._lookup_response
+
+        def found(command: str, lookup: Any = lookup, connector: Any = connector) -> Any:
+            looked = lookup(command)
+            if "docker.sock" in command and '"launches"' in command:
+                connector.data["fake_responses"] = {'"launches"': [json.dumps(held)]}
+                looked = type(connector)._lookup_response(connector, command)
+            return looked
+
+        connector._lookup_response = found
+    add_op(here.state, remove.remove_images, run=here.run)
+    held["used"] = []
+    for node in (here.world.head, here.world.worker):
+        node["docker"]["containers"] = []
+    run_ops(here.state)
+    assert [text for text in here.commands(B) if text.startswith("docker rmi")] == [
+        f"docker rmi {pair.CPU_IMAGE} || echo '{pair.CPU_IMAGE} stays: it is in use'"
+    ]
 
 
 def test_an_export_goes_and_the_server_stays() -> None:

@@ -22,6 +22,7 @@ from facts.values import STATUS, KeptGeneration, NodeFacts, Status
 from operations.follow import MARGIN_SECONDS
 from operations.outlook import document
 from roles import keeper, rollback
+from spec import objects
 from spec.cluster import Cluster
 from tests.plan import cases
 from tests.plan.cases import Case
@@ -334,6 +335,16 @@ def test_what_a_generation_needs_is_looked_for() -> None:
         "/srv/models/tiny is gone or not whole"
     ]
     assert lost(lambda there: there.head.update(docker={"error": "silent"})) == ["Docker could not be read: silent"]
+
+
+def test_files_that_are_mounted_are_asked_for_where_they_are() -> None:
+    """The drafter's identity is compared with the drafter's, not with that of the weights before it."""
+    world = converged(cluster_of(Case("x")))
+    node = world.cluster.workers[0]
+    need = generations.Need(pair.CPU_IMAGE, (objects.MOUNT_POINT, "/srv/models/tiny"), ())
+    assert not list(generations.lost(node, need, ["f" * 64, IDENTITY], world.facts()[node.name]))
+    statements = [one.statement for one in generations.lost(node, need, [IDENTITY, "f" * 64], world.facts()[node.name])]
+    assert statements == ["/srv/models/tiny holds other files than it was accepted with"]
 
 
 # What it does not undo

@@ -12,14 +12,15 @@ the way. After every look these must hold:
     only while it starts, only where the way back is free; then the last good one takes its place, and nothing but
     that changes what is accepted.
  5. While tokens move nothing is restarted, except for a rank that is dead, frozen, gone or another's, for gates that
-    were answered wrongly, and for a person. A canary that is answered wrongly twice counts as dead.
+    were answered wrongly, and for a person. A canary that is answered wrongly twice counts as dead. A canary is sent to
+   a pair that is idle, or whose tokens have not moved for long.
  6. Ranks are ended only when a restart or an end was decided, never by a look that finds the pair well.
  7. Failures within the window beyond the budget end in rest. Resting stays so until a person or a deploy asks, or the
     head is booted where that may help.
  8. Stopped on purpose stays stopped, whatever happens, over restarts of the keeper and boots of the head too.
  9. The same look at the same memory decides the same, changes neither, and a memory that was written down and read
     back decides the same again. A lost order is given again.
-10. A rank that is seen dead ends the run, or the start, at that look.
+10. A rank that is seen dead ends the run, or the start, at that look; a start that is not through in its time ends.
 11. When the world is mended and left alone, the pair comes to serve, unless it rests or was stopped.
 
 Time is that of the head's CLOCK_BOOTTIME, which never steps back and begins anew with a boot; the minute of the day
@@ -355,10 +356,9 @@ class PairMachine(RuleBasedStateMachine):
 
     def look(self) -> None:
         view = self.view()
-        if view.progress is not None and view.progress != self.seen:
-            if self.seen is not None:
-                self.moved = view.now
-            self.seen = view.progress
+        if None not in (view.progress, self.seen) and view.progress != self.seen:
+            self.moved = view.now
+        self.seen = view.progress  # what was not seen is not compared with
         if any(node.rail_up is False or node.rail_reach is False for node in view.nodes):
             self.cut = view.now
         before = self.memory
@@ -398,6 +398,10 @@ class PairMachine(RuleBasedStateMachine):
         self.check_failures(before, view, after, actions)
         if after.phase in SERVING:
             assert not [action for action in actions if isinstance(action, StopRank)], "6"
+        if before.canary_sent is None and any(isinstance(action, SendCanary) for action in actions):
+            assert view.busy is not None, "5"
+            wait = RULES.stuck_seconds if view.busy else RULES.canary_interval_seconds
+            assert view.now - self.moved >= wait, "5: a canary is sent to an idle pair, or where nothing moves"
         if before.phase is Phase.RESTING:
             assert (after.phase, after.reason) == (Phase.RESTING, before.reason), "7"
             assert all(isinstance(action, StopRank) for action in actions), "7"
@@ -467,6 +471,10 @@ class PairMachine(RuleBasedStateMachine):
     def check_failures(self, before: Memory, view: View, after: Memory, actions: list[Action]) -> None:
         failed = [action for action in actions if isinstance(action, Failed)]
         assert len(failed) <= 1
+        if failed and view.verdict is not None and view.verdict.action == "rest":
+            assert after.phase is Phase.RESTING, "7"
+        if after.phase is Phase.STARTING:
+            assert view.now - after.since <= RULES.ready_timeout_seconds, "10"
         dead = before.phase in SERVING and self.dead(before, view)
         assert dead <= bool(failed), "10"
         restarted = before.phase in SERVING and after.phase not in SERVING
@@ -679,6 +687,14 @@ class PairMachine(RuleBasedStateMachine):
             for _ in range(5):
                 self.passes(5.0)
 
+    @precondition(lambda self: self.memory.phase is Phase.RUNNING)
+    @rule(rank=st.integers(0, 1))
+    def a_helper_is_frozen_while_tokens_move(self, rank: int) -> None:
+        self.world.busy, self.world.full, self.world.stuck, self.metrics = 1, False, False, True
+        for _ in range(3):
+            self.passes(5.0)
+        self.a_rank_is_frozen_or_thawed(rank, thaws=False, of_use=False)
+
     @rule(rank=st.integers(0, 1), engine=st.sampled_from(ENGINES))
     def somebody_starts_a_rank_by_hand(self, rank: int, engine: str) -> None:
         node = self.world.nodes[rank]
@@ -720,10 +736,11 @@ class PairMachine(RuleBasedStateMachine):
     def users_come_and_go(self, busy: int, stuck: bool, metrics: bool) -> None:
         self.world.busy, self.world.stuck, self.metrics = busy, stuck and bool(busy), metrics
         self.world.full = busy == 4
-        for _ in range(14 if stuck else 0):
+        for _ in range(20 if stuck else 0):
             self.passes(10.0)
 
-    @rule(stuck=st.integers(9, 15))
+    @precondition(lambda self: self.memory.phase is Phase.RUNNING)
+    @rule(stuck=st.integers(12, 15))
     def every_slot_goes_on_after_a_pause(self, stuck: int) -> None:
         """A canary that was sent meanwhile gets no answer, while tokens move again."""
         self.world.busy, self.world.full, self.world.stuck, self.metrics = 4, True, True, True
@@ -759,15 +776,29 @@ class PairMachine(RuleBasedStateMachine):
         kind=st.sampled_from(["well", "hangs", "dies", "dies"]),
         verdict=st.sampled_from([None, None, "retry", "reject", "rest"]),
         back=st.sampled_from(["", "", "its image is gone"]),
+        deploys=st.booleans(),
     )
-    def the_engine_is_another_kind(self, kind: str, verdict: str | None, back: str) -> None:
+    def the_engine_is_another_kind(self, kind: str, verdict: str | None, back: str, deploys: bool) -> None:
         self.world.kind, self.verdict, self.way_back = kind, verdict, back
+        if deploys:
+            self.a_deploy_hands_over(ENGINES[1] if self.good == ENGINES[0] else ENGINES[0], again=True)
         for _ in range(40 if kind == "dies" else 0):
             self.passes(5.0)
 
-    @rule(minute=st.sampled_from([0, 179, 200, 239, 600]))
-    def the_wall_clock_steps(self, minute: int) -> None:
-        self.minute = minute
+    @precondition(lambda self: self.memory.phase is Phase.RUNNING)
+    @rule(
+        minute=st.sampled_from([0, 179, 180, 239, 240, 600]),
+        gib=st.sampled_from([0, 3]),
+        busy=st.sampled_from([0, 0, 1]),
+    )
+    def the_wall_clock_steps(self, minute: int, gib: int, busy: int) -> None:
+        """While the pair is idle or not, with memory left or hardly any."""
+        self.minute, self.metrics = minute, True
+        self.world.busy, self.world.full, self.world.stuck = busy, False, bool(busy)
+        if gib:
+            self.world.nodes[0].breaks("lost_bytes", gib * GIB, self.world.time + 90.0)
+        for _ in range(8):
+            self.passes(10.0)
 
     @rule()
     def the_next_order_is_lost(self) -> None:

@@ -5,6 +5,7 @@ Expectations are those of a real vLLM 0.32 in containers. `within` bounds are ge
 
 from __future__ import annotations
 
+import base64
 import json
 import signal
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from node import gates
 from tests.lab.contract import client
 from tests.lab.contract.client import ENDLESS, Background, Reply
 
@@ -542,6 +544,13 @@ def check_answers(pair: Pair) -> dict[str, str]:
     streamed("stream")
     streamed("stream, tools", tools=tools)
     streamed("stream, loop, max_tokens 6", max_tokens=6, **looped)
+    counted = client.request(
+        pair.api, "/tokenize", {"model": client.MODEL, "prompt": "What is the weather? Grüße"}
+    ).json
+    said["/tokenize"] = str((counted["count"], counted["max_model_len"], len(counted["tokens"])))
+    picture = "data:image/png;base64," + base64.b64encode(gates.png()).decode()
+    looks = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": picture}}]
+    whole("chat, an image", messages=[{"role": "user", "content": looks}])
     refused: dict[str, dict[str, object]] = {
         "wrong model": {"model": "nope", "messages": [{"role": "user", "content": "hi"}]},
         "max_tokens too large": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 10**6},

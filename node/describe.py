@@ -24,12 +24,14 @@ def status(status: Mapping[str, Any]) -> str:
     )
     if status.get("gates"):
         lines.append(f"gates, asked last: {gates(status['gates'])}")
-    back = status.get("rollback")
+    back = status.get("rollback") or {}
     if back:
         lines.append(rollback(back))
-    lines += _rejected(status.get("rejected") or {})
+    # What is told of the way back is not told once more as a rejection and as a failure.
+    rejected = status.get("rejected") or {}
+    lines += _rejected({engine: entry for engine, entry in rejected.items() if engine != back.get("from")})
     failure = status.get("last_failure")
-    if failure:
+    if failure and failure["reason"] != back.get("reason"):
         lines.append(f"last failure {failure['time']}: {failure['reason']}")
     if status.get("update"):
         lines.append(str(status["update"]))

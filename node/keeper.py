@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ XID_SECONDS = 60.0
 NEWS_SECONDS = 20.0
 """The question itself has 3; beside a start the program may wait for its turn."""
 LOG_LINES = 25
+NO_LINE = "(no line of this start)"
 HURRIED = (Phase.STOPPING, Phase.STARTING, Phase.GATING)
 SERVING = (Phase.STARTING, Phase.GATING, Phase.RUNNING)
 CLEARING = (Phase.STOPPING, Phase.WAITING, Phase.BACKOFF)
@@ -115,7 +116,7 @@ class Keeper:
         memory, actions = decide.decide(self._settings.rules, judged, view)
         logs: list[list[str]] = []
         if any(isinstance(action, decide.Failed) for action in actions):
-            logs = await self._tails(signatures.LINES_READ, former=False)
+            logs = await self._tails(signatures.LINES_READ, former=False, unbegun=_unbegun(judged, view))
             back = await self._way_back(judged, view.good)
             view = dataclasses.replace(view, verdict=self._verdict(logs), way_back=back)
             memory, actions = decide.decide(self._settings.rules, judged, view)
@@ -408,15 +409,20 @@ class Keeper:
         self._record("warm-up requested")
         return {"ok": True}
 
-    async def _tails(self, lines: int = LOG_LINES, *, times: bool = False, former: bool = True) -> list[list[str]]:
-        return list(await asyncio.gather(*(self._tail(link, lines, times, former) for link in self._links)))
+    async def _tails(
+        self, lines: int = LOG_LINES, *, times: bool = False, former: bool = True, unbegun: Collection[int] = ()
+    ) -> list[list[str]]:
+        """The ranks' last lines. Those of a former start are for a person to read, and no evidence of this one."""
+        asked = (self._tail(link, lines, times, former, link.rank in unbegun) for link in self._links)
+        return list(await asyncio.gather(*asked))
 
-    async def _tail(self, link: AgentLink, lines: int, times: bool, former: bool) -> list[str]:
-        """A rank's last lines. Those of a former start are for a person to read, and no evidence of this one."""
+    async def _tail(self, link: AgentLink, lines: int, times: bool, former: bool, unbegun: bool) -> list[str]:
+        if unbegun:
+            return [NO_LINE]
         try:
             answer = await link.call("logs", timeout=5.0, lines=lines, times=times)
             if answer.get("former") and not former:
-                return ["(no line of this start)"]
+                return [NO_LINE]
             return [str(line) for line in answer["lines"]]
         except (Away, Refusal) as error:
             return [f"(no log: {error})"]
@@ -460,10 +466,9 @@ class Keeper:
             found = [entry for entry in good if entry["engine"] == self._store.last_good()]
         if not found or (prefix and len(found) > 1):
             known = ", ".join(f"{entry['engine'][:12]} of {entry['accepted']}" for entry in good) or "none"
-            return {
-                "ok": False,
-                "error": f"no single other launch that was good begins with {prefix!r}; known: {known}",
-            }
+            which = f"that begins with {prefix[:12]}" if prefix else "to go back to"
+            many = "more than one launch" if found else "no other launch that was good"
+            return {"ok": False, "error": f"there is {many} {which}; kept and good: {known}"}
         target = found[0]
         to = str(target["engine"])
         generation = self._store.generation(to)
@@ -682,6 +687,14 @@ def _lasting(memory: Memory) -> Memory:
     return dataclasses.replace(
         memory, mark=None, moved=0.0, answered=0.0, canary_sent=None, strikes=0, worked=0.0, work=(), work_at=0.0
     )
+
+
+def _unbegun(memory: Memory, view: decide.View) -> list[int]:
+    """The ranks that this start has not come to."""
+    if memory.phase is not Phase.STARTING:
+        return []
+    absent = [rank for rank, node in enumerate(view.nodes) if node.rank is not None and node.rank.state == "absent"]
+    return [rank for rank in absent if rank not in memory.asked]
 
 
 async def _newer_releases() -> str:

@@ -129,7 +129,6 @@ def test_a_status_tells_gates_memory_and_the_way_back() -> None:
         "starts 2, of which answered 2; failures 1; canaries 9\n"
         "gates, asked last: warm-up 21.3 s, image skipped, needle FAILED (no 4711 in 'I do not know')\n"
         "went back from cccccccccccc to aaaaaaaaaaaa 2026-11-30T16:00:00+0000: needle failed\n"
-        "rejected cccccccccccc 2026-11-30T16:00:00+0000: needle failed\n"
         "last failure 2026-11-30T17:00:00+0000: rank 1: the container exited with code 137\n"
         "the stack's image: v2.4 is out, here is v2.3\n"
         "Sparkpair 0.1.0, programs 777777777777"

@@ -16,6 +16,7 @@ from pyinfra.api.operations import run_ops
 from pyinfra.context import ctx_config, ctx_host, ctx_inventory, ctx_state
 
 from checks import remove as checked
+from facts import remains as remaining_facts
 from facts.values import STATUS
 from roles import remove
 from spec import objects
@@ -101,18 +102,10 @@ CASES = (
     replace(REMOVE, name="fresh", state=fresh, data=answering(nothing)),
     replace(REMOVE, name="removed", change=down, data=answering(nothing)),
     replace(REMOVE, name="half removed", change=down, data=answering(lambda node: remaining(node, units=UNITS))),
-    replace(REMOVE, name="the keeper is dead", change=cases.keeper_died, data=answering(
-        lambda node: remaining(node, units={objects.KEEPER_UNIT: ["failed", "enabled"]} if node.is_head else UNITS))),
     replace(REMOVE, name="all of it", more={"remove_also": ALL}, data=answering(
         lambda node: remaining(node, there=[objects.NETPLAN_FILE, objects.API_KEY_FILE]), (IMAGE,))),
     replace(REMOVE, name="shown", options=("--dry",)),
     replace(REMOVE, name="unproven weights", change=cases.touched_weights, more={"remove_also": "weights"}),
-    replace(REMOVE, name="a link", more={"remove_also": "cache,weights"}, data=answering(
-        lambda node: remaining(node, discards={path: {**HERE, "unsafe": "a symbolic link leads from there to /x"} for path in checked.discards(node)}))),
-    replace(REMOVE, name="a mount", data=answering(
-        lambda node: remaining(node, mounted=[[f"{objects.VAR}/logs", f"{objects.VAR}/logs/x"]] if node.is_head else []))),
-    replace(REMOVE, name="Docker is silent", change=nobody_answers),
-    replace(REMOVE, name="an unknown word", more={"remove_also": "everything"}),
 )  # fmt: skip
 
 
@@ -152,12 +145,6 @@ def test_the_plan(outcomes: dict[str, Outcome], name: str, rows: dict[str, list[
     assert list(found.rows) == list(rows)
 
 
-def test_a_dead_keeper_is_not_asked_to_stop(outcomes: dict[str, Outcome]) -> None:
-    found = outcomes["the keeper is dead"]
-    assert found.code == 0, found.stderr
-    assert "Remove | Remove the containers" in found.rows
-
-
 def test_what_stays_is_told_with_what_would_take_it(outcomes: dict[str, Outcome]) -> None:
     told = outcomes["shown"].stderr
     for name, home in ((A, "/home/alice"), (B, "/srv/bob")):
@@ -174,45 +161,63 @@ def test_what_stays_is_told_with_what_would_take_it(outcomes: dict[str, Outcome]
     assert rest == []
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        (
-            "unproven weights",
-            "\n".join(
+def test_what_forbids_it_changes_nothing(outcomes: dict[str, Outcome]) -> None:
+    found = outcomes["unproven weights"]
+    assert (found.code, found.stdout) == (1, "")
+    assert found.error == "\n".join(
+        [
+            "Preflight refused; no node was changed.",
+            *(
                 f"  {name}: /srv/models/tiny is not removed: what is in it was never proven here, or was changed since\n"
                 "    Fix: look at it, then: sudo rm -r /srv/models/tiny; and take weights out of remove_also"
                 for name in (A, B)
             ),
-        ),
-        (
-            "a link",
-            "\n".join(
-                f"  {name}: {path} is not removed: a symbolic link leads from there to /x\n"
-                f"    Fix: take {word} out of remove_also, or mend that"
-                for name, home in ((A, "/home/alice"), (B, "/srv/bob"))
-                for path, word in (("/srv/models/tiny", "weights"), (f"{home}/.cache/sparkpair", "cache"))
-            ),
-        ),
-        (
-            "a mount",
-            f"  {A}: /var/lib/sparkpair/logs cannot be removed: something is mounted at /var/lib/sparkpair/logs/x\n"
-            "    Fix: sudo umount /var/lib/sparkpair/logs/x",
-        ),
-        (
-            "Docker is silent",
-            f"  {B}: whether a rank of the pair is there could not be read: Docker does not answer: Cannot connect to the Docker daemon\n    Fix: make that answer, then run again",
-        ),
-    ],
-)
-def test_what_forbids_it(outcomes: dict[str, Outcome], name: str, said: str) -> None:
-    found = outcomes[name]
-    assert (found.code, found.stdout) == (1, "")
-    assert found.error == f"Preflight refused; no node was changed.\n{said}"
+        ]
+    )
 
 
-def test_a_word_that_nobody_knows_is_refused(outcomes: dict[str, Outcome]) -> None:
-    assert "remove_also" in outcomes["an unknown word"].error
+def refusals(
+    also: str, said: Callable[[Node], dict[str, Any]], change: Callable[[World], None] = cases.nothing
+) -> list[str]:
+    """What forbids it on the worker."""
+    cluster = cluster_of(Case("x", always={"remove_also": also} if also else {}))
+    world = converged(cluster)
+    change(world)
+    looks = {node.name: remaining_facts.read(json.dumps(said(node))) for node in cluster.nodes}
+    found = checked.refusals(cluster, world.facts(), looks)
+    return [f"{verdict.statement}; {verdict.fix}" for verdict in found if not verdict.holds and verdict.where == B]
+
+
+def linked(node: Node) -> dict[str, Any]:
+    """Every directory that may be asked for lies behind a link."""
+    state = {**HERE, "unsafe": "a symbolic link leads from there to /x"}
+    return remaining(node, discards=dict.fromkeys(checked.discards(node), state))
+
+
+def test_what_is_not_safe_is_refused_where_it_is_asked_for() -> None:
+    why = "is not removed: a symbolic link leads from there to /x; take {} out of remove_also, or mend that"
+    weights, cache = f"/srv/models/tiny {why.format('weights')}", f"/srv/bob/.cache/sparkpair {why.format('cache')}"
+    assert refusals("weights,cache", linked) == [weights, cache]
+    assert refusals("cache", linked) == [cache]
+    assert refusals("", linked) == []
+    assert refusals("weights,cache", remaining) == []
+    assert refusals("weights", nothing, cases.touched_weights) == [], "there is none"
+
+
+def test_a_mount_in_what_goes_is_refused_first() -> None:
+    held = [[f"{objects.VAR}/logs", f"{objects.VAR}/logs/x"]]
+    assert refusals("", lambda node: remaining(node, mounted=held)) == [
+        "/var/lib/sparkpair/logs cannot be removed: something is mounted at /var/lib/sparkpair/logs/x; "
+        "sudo umount /var/lib/sparkpair/logs/x"
+    ]
+
+
+def test_docker_that_is_silent_may_hold_a_rank() -> None:
+    assert refusals("", remaining, nobody_answers) == [
+        "whether a rank of the pair is there could not be read: Docker does not answer: Cannot connect to the Docker "
+        "daemon; make that answer, then run again"
+    ]
+    assert refusals("", remaining, lambda world: world.worker["docker"].update(client=None, answers=False)) == []
 
 
 # Carried out

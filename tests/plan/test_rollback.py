@@ -86,15 +86,12 @@ CASES = (
     Case("rejected, tried again", change=rolled_back(), more={"retry_rejected": WANTED[:9]}),
     Case("another setting", change=rolled_back(), more={"max_num_seqs": 8}),
     Case("back to what is accepted", change=rolled_back(accepted=WANTED, rejected={GOOD: WHY})),
-    Case("stopped", change=rolled_back(desired="stop", phase="stopped"), deploy="rollback.py"),
     Case("nothing to return to", change=cases.status(generations=[kept(WANTED)]), deploy="rollback.py"),
-    Case("an earlier keeper", deploy="rollback.py"),
     Case(
         "rows that stay",
         change=cases.both(cases.registered_only, cases.status(generations=[kept(WANTED), kept(GOOD)])),
         options=("--dry",),
     ),
-    Case("the keeper is silent", change=cases.keeper_died, deploy="rollback.py"),
 )
 
 
@@ -127,30 +124,28 @@ def test_settings_that_are_accepted_again_plan_nothing(outcomes: dict[str, Outco
     assert found.rows == {}
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("stopped", f"  the pair is stopped on purpose\n    Fix: sudo sparkpair start on {A} first"),
-        (
-            "nothing to return to",
-            f"  no other generation has passed its gates. Kept are: {WANTED[:12]} (accepted {DAYS[WANTED[0]]} 10:00, good, the one in "
-            "force)\n    Fix: deploy the settings you want",
-        ),
-        (
-            "an earlier keeper",
-            "  no other generation has passed its gates. Kept are: none that the keeper tells of\n    Fix: deploy the settings you want",
-        ),
-        (
-            "the keeper is silent",
-            f"  {A}: the keeper does not run, and it is what returns to a generation\n"
-            "    Fix: sudo systemctl restart sparkpair-keeper, and journalctl -u sparkpair-keeper if it ends again",
-        ),
-    ],
-)
-def test_a_rollback_that_cannot_be_is_refused(outcomes: dict[str, Outcome], name: str, said: str) -> None:
-    found = outcomes[name]
+NOTHING = f"no other generation has passed its gates. Kept are: {WANTED[:12]} (accepted {DAYS[WANTED[0]]} 10:00, good, the one in force)"
+
+
+def test_a_rollback_that_cannot_be_is_refused(outcomes: dict[str, Outcome]) -> None:
+    found = outcomes["nothing to return to"]
     assert (found.code, found.stdout) == (1, "")
-    assert found.error == f"Preflight refused; no node was changed.\n{said}"
+    assert found.error == f"Preflight refused; no node was changed.\n  {NOTHING}\n    Fix: deploy the settings you want"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (rolled_back(desired="stop", phase="stopped"), "the pair is stopped on purpose"),
+        (cases.status(generations=[kept(WANTED)]), NOTHING),
+        (cases.nothing, "no other generation has passed its gates. Kept are: none that the keeper tells of"),
+        (cases.keeper_died, "the keeper does not run, and it is what returns to a generation"),
+        (lambda world: world.head["documents"].update({STATUS: {"error": "damaged"}}), "the keeper's state could not be read: damaged"),
+    ],
+    ids=["stopped", "one only", "an earlier keeper", "a dead keeper", "damaged"],
+)  # fmt: skip
+def test_why_there_is_nothing_to_return_to(change: Callable[[World], None], said: str) -> None:
+    assert chosen(change) == said
 
 
 def test_only_what_the_pair_is_not_up_with_is_refused() -> None:

@@ -52,6 +52,7 @@ def _staging_verdicts(
     usable = [node for node in cluster.nodes if access.usable(facts[node.name])]
     for node in usable:
         yield from rails.can_be_set_up(node, facts[node.name])
+        yield from staging.user(node, facts[node.name])
         yield from staging.docker(node, facts[node.name])
     if len(usable) < len(cluster.nodes):
         return  # what spans the nodes cannot be judged without one of them

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from checks import pair
@@ -11,12 +12,18 @@ from spec.cluster import Cluster
 
 SHOWN = 12
 """Digits by which people are told one launch from another."""
+NUMBER = re.compile(r"0[0-9]*|[0-9]+e[0-9]+")
 AT_REST = ("resting", "empty")
 
 
 def short(engine: str | None) -> str:
-    """An engine hash for a person."""
-    return engine[:SHOWN] if engine else "one that is not known yet"
+    """An engine hash for a person; with more digits where --data would read these as a number, and change them."""
+    if not engine:
+        return "one that is not known yet"
+    shown = SHOWN
+    while shown < len(engine) and NUMBER.fullmatch(engine, 0, shown):
+        shown += 1
+    return engine[:shown]
 
 
 def rejection(head: NodeFacts, engine: str | None) -> Rejection | None:

@@ -9,11 +9,28 @@ from checks.content import amount
 from checks.verdict import Verdict, broken, holds, unknown
 from facts.values import Disk, Docker, Holder, NodeFacts, Unknown
 from spec.cluster import Cluster, Node
-from spec.objects import KEEPER_UNIT
+from spec.objects import KEEPER_UNIT, PEER_HOME, USER
 
 INSTALL_DOCKER = "sudo apt-get install docker.io, or Docker's own packages; DGX OS brings them"
 INSTALL_TOOLKIT = "sudo apt-get install nvidia-container-toolkit; DGX OS brings it"
 STATE_BYTES = 64 * 2**20
+
+
+def user(node: Node, seen: NodeFacts) -> Iterator[Verdict]:
+    """An account of somebody else's with our user's name would be locked, and its home moved."""
+    if node.is_head:
+        return
+    if isinstance(seen.accounts, Unknown):
+        yield unknown(node.name, "its users", seen.accounts)
+        return
+    account = seen.accounts.get(USER)
+    if account is not None and account.home != PEER_HOME:
+        yield broken(
+            node.name,
+            f"there is a user {USER} that Sparkpair did not make (home {account.home}), and a worker needs that name "
+            "for the keeper",
+            "give that user another name",
+        )
 
 
 def docker(node: Node, seen: NodeFacts) -> Iterator[Verdict]:

@@ -90,8 +90,11 @@ def fetch_bundle(settings: Settings) -> None:
         why = " ".join(output.stderr_lines)[-300:] or "it sent nothing"
         raise DeployError(f"{host.name}: no support bundle: {why}")
     place = Path(time.strftime("sparkpair-support-%Y%m%dT%H%M%SZ.tar.gz", time.gmtime()))
-    with os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-        stream.write(data)
+    try:
+        with os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+            stream.write(data)
+    except OSError as error:
+        raise DeployError(f"{place.absolute()} could not be written: {error.strerror}") from None
     print(place.absolute())
 
 

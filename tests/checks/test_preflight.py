@@ -110,6 +110,12 @@ CASES: list[tuple[str, Change, str]] = [
         "      sudo rm /etc/machine-id && sudo systemd-machine-id-setup && sudo reboot",
     ),
     (
+        "somebody else's user of our name",
+        change("accounts|sparkpair", {"home": "/home/sparkpair", "shell": "/bin/bash", "password": "x"}),
+        "  spark-b: there is a user sparkpair that Sparkpair did not make (home /home/sparkpair), and a worker needs "
+        "that name for the keeper\n    Fix: give that user another name",
+    ),
+    (
         "no such netdev",
         drop("links|enp1s0f1np1"),
         "  spark-b: rail 0: there is no netdev enp1s0f1np1 (Ethernet: enP2p1s0f1np1, enP7s7)\n"

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 from collections.abc import Callable
 from typing import Any, cast
@@ -24,6 +26,7 @@ from operations.outlook import document
 from roles import keeper, rollback
 from spec import objects
 from spec.cluster import Cluster
+from spec.kinds import Prefix
 from tests.plan import cases
 from tests.plan.cases import Case
 from tests.plan.conftest import Outcome, carried_out, cluster_of
@@ -340,6 +343,30 @@ def test_files_that_are_mounted_are_asked_for_where_they_are() -> None:
     assert not list(generations.lost(node, need, ["f" * 64, IDENTITY], world.facts()[node.name]))
     statements = [one.statement for one in generations.lost(node, need, [IDENTITY, "f" * 64], world.facts()[node.name])]
     assert statements == ["/srv/models/tiny holds other files than it was accepted with"]
+
+
+def typed(text: str) -> object:
+    """What pyinfra makes of --data name=text: 0123 and 12e34 are numbers to it."""
+    for read in (int, json.loads):
+        with contextlib.suppress(ValueError):
+            return cast(object, read(text))
+    return text
+
+
+@pytest.mark.parametrize(
+    ("engine", "shown"),
+    [
+        ("ab" * 32, "abababababab"),
+        ("123456789012" + "c" * 52, "123456789012"),
+        ("000123456789" + "1d" * 26, "0001234567891d"),
+        ("1234567e8901" + "2f" * 26, "1234567e89012f"),
+        (None, "one that is not known yet"),
+    ],
+)
+def test_what_is_shown_of_a_launch_can_be_typed(engine: str | None, shown: str) -> None:
+    assert rejected.short(engine) == shown
+    if engine:
+        assert engine.startswith(Prefix().parse(typed(shown)))
 
 
 # What it does not undo

@@ -131,7 +131,9 @@ def _guard_failures():
             )
         if state.current_stage == StateStage.Prepare:
             raise PyinfraError(f"{names} gave no answer while it was looked at; no node was changed")
-        raise PyinfraError(f"stopped: the step above failed on {names}. {_AGAIN}")
+        # What became of a launch is said with what to do now, which is not the same command again.
+        outcome = getattr(sys.modules.get("operations.follow"), "told", None)
+        raise PyinfraError(f"stopped: the step above failed on {names}" + ("" if outcome else f". {_AGAIN}"))
 
     state.fail_hosts = fail_hosts
 

@@ -42,19 +42,40 @@ def _below_registry(name: str) -> str:
 def images(cluster: Cluster, seen: Mapping[str, Leftovers], node: Node) -> tuple[HeldImage, ...]:
     """The images of a node that no settings, no kept generation on any node and no container need. One that has also a
     name of somebody else's stays."""
+    return tuple(
+        image
+        for image in _of_our_repositories(cluster, seen, node)
+        if image.id not in seen[node.name].used and not _is_launched(cluster, seen, image)
+    )
+
+
+def brought(cluster: Cluster, seen: Mapping[str, Leftovers], node: Node) -> tuple[HeldImage, ...]:
+    """The images of a node that are there because of us: known by our own name, or named by settings or a launch. Of
+    the same repository the operator may have others."""
+    return tuple(
+        image
+        for image in _of_our_repositories(cluster, seen, node)
+        if _is_launched(cluster, seen, image) or any(repository(name) == IMAGE_REPOSITORY for name in image.names)
+    )
+
+
+def _of_our_repositories(cluster: Cluster, seen: Mapping[str, Leftovers], node: Node) -> list[HeldImage]:
     repositories = ours(cluster, seen)
+    return [
+        image
+        for image in seen[node.name].images
+        if image.names and all(repository(name) in repositories for name in image.names)
+    ]
+
+
+def _is_launched(cluster: Cluster, seen: Mapping[str, Leftovers], image: HeldImage) -> bool:
+    """Whether settings or a kept launch on any node name it."""
     wanted = {cluster.image}.union(*(held.launched for held in seen.values()))
     digests = {reference.partition("@")[2] for reference in wanted} - {""}
     # An image that came from a bundle may have no name but this one.
     wanted |= {f"{IMAGE_REPOSITORY}:{digest.partition(':')[2][:12]}" for digest in digests}
-    return tuple(
-        image
-        for image in seen[node.name].images
-        if image.names
-        and all(repository(name) in repositories for name in image.names)
-        and image.id not in seen[node.name].used
-        and not wanted & set(image.names)
-        and not any(name.partition("@")[2] in digests for name in image.names if "@" in name)
+    return bool(wanted & set(image.names)) or any(
+        name.partition("@")[2] in digests for name in image.names if "@" in name
     )
 
 

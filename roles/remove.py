@@ -143,15 +143,12 @@ def remove_images(run: Run) -> Commands:
 
 def _images(run: Run, node: Node) -> list[HeldImage]:
     held = holdings(run)
-    ours = leftovers.ours(run.cluster, held)
     # While containers of ours are there, which images they need is not told apart from what others need.
     is_freed = bool(checked.containers(run.seen(node)))
     return [
         image
-        for image in held[node.name].images
-        if image.names
-        and all(leftovers.repository(name) in ours for name in image.names)
-        and (is_freed or image.id not in held[node.name].used)
+        for image in leftovers.brought(run.cluster, held, node)
+        if is_freed or image.id not in held[node.name].used
     ]
 
 

@@ -92,6 +92,17 @@ def test_the_image_of_a_kept_generation_stays_on_every_node(names: tuple[str, ..
         assert leftovers.images(CLUSTER, seen, where) == (old,)
 
 
+def test_a_removal_takes_what_we_brought_and_no_other_of_that_repository() -> None:
+    launched = held("1", CLUSTER.image, "sparkpair/engine:555555555555")
+    former = held("2", f"{NAME}@{digest('a')}", "sparkpair/engine:aaaaaaaaaaaa")
+    good = held("3", f"127.0.0.1:8731/vllm-cpu@{digest('e')}")
+    theirs = held("4", f"{NAME}:nightly", f"{NAME}@{digest('b')}")
+    both = held("5", "sparkpair/engine:cccccccccccc", "keep/this:v1")
+    images = (launched, former, good, theirs, both)
+    seen = {HEAD.name: node(*images), WORKER.name: node(launched=(f"{NAME}@{digest('e')}",))}
+    assert leftovers.brought(CLUSTER, seen, HEAD) == (launched, former, good)
+
+
 def test_repositories_of_launches_are_ours_too() -> None:
     """An engine of before, from Docker Hub and from a registry with a port."""
     launched = (f"vllm/vllm-openai@{digest('e')}", f"localhost:5000/x/y@{digest('f')}", f"single@{digest('d')}")

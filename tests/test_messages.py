@@ -60,6 +60,8 @@ NO_FAULT = {
     "Docker has not answered for … s",
     "could not start: …",
     "…: its GPU is …",
+    "that begins with …",
+    "to go back to",
     "no state was published",
     "it hung up",
     "it has no …",

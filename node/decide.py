@@ -292,7 +292,7 @@ def _gating(rules: Rules, memory: Memory, view: View) -> tuple[Memory, list[Acti
         return _ask_gates(memory, view)
     if view.gates.state == "pending":
         return memory, []
-    if view.gates.state == "failed":
+    if view.gates.state == "failed" and not _serves_all_the_same(rules, memory, view, view.gates):
         return _fail(rules, memory, view, view.gates.reason)
     if view.gates.state == "busy" and memory.accepted != view.good:
         # It serves, and every slot is taken: it counts as good only when it has shown what it must.
@@ -315,7 +315,13 @@ def _gating(rules: Rules, memory: Memory, view: View) -> tuple[Memory, list[Acti
         gentle=True,
     )
     ready = Ready((memory.up if memory.up is not None else view.now) - memory.since)
-    return running, [ready] if view.gates.state == "busy" else [Promote(), ready]
+    return running, [Promote(), ready] if view.gates.state == "passed" else [ready]
+
+
+def _serves_all_the_same(rules: Rules, memory: Memory, view: View, gates: Gating) -> bool:
+    """Whether a launch that was good before serves although a gate was answered wrongly, again and again: what is wanted
+    of it may be what is wrong, and a canary that fails still restarts it."""
+    return memory.accepted == view.good and gates.answered and memory.attempts + 1 >= rules.start_attempts
 
 
 def _running(rules: Rules, memory: Memory, view: View) -> tuple[Memory, list[Action]]:

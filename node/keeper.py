@@ -361,6 +361,9 @@ class Keeper:
         self._save()
         log(f"generation {(self.memory.accepted or '')[:12]} answers, {seconds:.1f} s after its start", "notice")
         self._record("ready", engine=self.memory.accepted, seconds=round(seconds, 1))
+        if self._probe.gates is not None and self._probe.gates.state == "failed":
+            log(f"it serves as a launch that was good before, and {self._probe.gates.reason}", "error")
+            self._record("gate failed", engine=self.memory.accepted, reason=self._probe.gates.reason)
 
     def _failed(self, reason: str, logs: list[list[str]], engine: str | None, memory: Memory) -> None:
         """Keep why it failed, with both ranks' last lines, before anything is taken away."""

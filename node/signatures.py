@@ -118,9 +118,9 @@ SIGNATURES: tuple[Signature, ...] = (
         "ENG-15; vLLM pull request 54110",
     ),
     _row(
-        "kv-too-small",  # certain, since every stack here states its pool in bytes, whatever the node has free
+        "kv-too-small",  # not certain: a pool that is not stated in bytes is what the node had free
         r"^To serve at least one request with the model",
-        "reject",
+        "retry",
         "the KV cache does not hold one request of max_model_len",
         "a larger kv_cache_memory_bytes, or a smaller max_model_len",
         "measured: KV too small; MEM-03",

@@ -516,6 +516,20 @@ def test_gates_that_found_no_free_slot_are_asked_again_and_hold_only_a_new_launc
     assert (memory.phase, actions) == (Phase.RUNNING, [Ready(5.0)]), "serving, and not promoted anew"
 
 
+def test_a_launch_that_was_good_serves_although_a_gate_is_answered_wrongly_again():
+    wrong = Gating("failed", "gate smoke: answered no")
+    first, actions = decide.decide(RULES, gating(), view(20, UP, UP, gates=wrong, good=ENGINE))
+    assert (first.phase, first.attempts) == (Phase.STOPPING, 1), "once it is started anew"
+    again = gating(attempts=1)
+    memory, actions = decide.decide(RULES, again, view(20, UP, UP, gates=wrong, good=ENGINE))
+    assert (memory.phase, actions) == (Phase.RUNNING, [Ready(5.0)]), "what is wanted may be what is wrong"
+    memory, actions = decide.decide(RULES, again, view(20, UP, UP, gates=wrong, good=GOOD))
+    assert memory.accepted == GOOD, "a new launch has no such credit"
+    silent = Gating("failed", "gate smoke: no answer", answered=False)
+    memory, actions = decide.decide(RULES, again, view(20, UP, UP, gates=silent, good=ENGINE))
+    assert memory.phase is Phase.STOPPING
+
+
 def test_gates_wait_for_the_cable_and_are_asked_anew():
     dark = dataclasses.replace(UP, rail_up=False)
     wrong = Gating("failed", "gate canary: no answer within 60 s", answered=False)

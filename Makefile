@@ -127,8 +127,9 @@ plan: venv ## What a deploy of inventory.py would change (exits 2 when there is 
 status: venv ## What the pair does, and why
 	$(PYTHON) -m pyinfra inventory.py ops/status.py $(ARGS)
 
+# LINES as typed: a terminal may export one of its own.
 logs: venv ## All ranks' last lines, merged by time: make logs LINES=200
-	SPARKPAIR_ARGS="--lines $(or $(LINES),100)" $(PYTHON) -m pyinfra inventory.py ops/logs.py $(ARGS)
+	SPARKPAIR_ARGS="--lines $(if $(filter command,$(origin LINES)),$(LINES),100)" $(PYTHON) -m pyinfra inventory.py ops/logs.py $(ARGS)
 
 lock: venv ## Write sparkpair.lock: image, weights and drafter to the byte; says what moved
 	$(PYTHON) lock.py $(ARGS)

@@ -21,6 +21,7 @@ from pyinfra.api.host import Host
 from pyinfra.api.state import State
 from pyinfra.context import ctx_host, ctx_inventory, ctx_state
 
+from checks import access
 from operations import lock
 from operations.core import Commands, callback, fail, is_executing, node_operation, noop
 from operations.units import shell
@@ -30,6 +31,7 @@ from spec.objects import CLI
 ARGUMENTS = "SPARKPAIR_ARGS"
 """What follows the word, as one would type it on the head."""
 EXIT = "sparkpair-exit "
+NO_ROOT = "sparkpair-no-root "
 FOLLOW_MARGIN_SECONDS = 120
 ENDS = {"running": "0", "stopped": "3"}
 """Exit codes of `sparkpair follow`."""
@@ -57,6 +59,7 @@ def tell(settings: Settings, word: str) -> None:
     host = head_of(settings)
     if ctx_host.get() is not host:
         return
+    _must_be_root(host)
     lines, code = _ask(host, [word, *arguments()])
     for line in lines:
         print(line)
@@ -78,6 +81,7 @@ def fetch_bundle(settings: Settings) -> None:
     host = head_of(settings)
     if ctx_host.get() is not host:
         return
+    _must_be_root(host)
     pipe = f"{shlex.join([CLI, 'support-bundle', '--output', '-', *arguments()])} | base64"
     ok, output = host.run_shell_command(
         StringCommand("bash -c", shlex.quote(f"set -o pipefail; {pipe}")), _sudo=True, print_output=False
@@ -100,7 +104,10 @@ def fetch_bundle(settings: Settings) -> None:
 
 def claim(settings: Settings) -> None:
     """Before a row that changes something: no deploy may be at work meanwhile."""
-    other = lock.claim(head_of(settings)) if lock.is_real_run() else ""
+    host = head_of(settings)
+    if ctx_host.get() is host:
+        _must_be_root(host)
+    other = lock.claim(host) if lock.is_real_run() else ""
     if other:
         raise DeployError(f"Refused; nothing was changed.\n  {other}")
 
@@ -158,6 +165,16 @@ def _phase(host: Host) -> str:
     """What the keeper does now. Where it does not answer the order itself will tell."""
     lines, _ = _ask(host, ["status"])
     return lines[0].partition(" ")[0] if lines else "unknown"
+
+
+def _must_be_root(host: Host) -> None:
+    """Raise DeployError where sudo wants a password, before pyinfra asks for it."""
+    look = f'[ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null || echo "{NO_ROOT}$(id -un)"'
+    _, output = host.run_shell_command(StringCommand(look), _sudo=False)
+    for line in output.stdout_lines:
+        if line.startswith(NO_ROOT):
+            refusal = access.wants_a_password(host.name, line.removeprefix(NO_ROOT))
+            raise DeployError(f"Refused; nothing was changed.\n{refusal.text()}")
 
 
 def _ask(host: Host, words: Sequence[str]) -> tuple[list[str], str]:

@@ -242,6 +242,12 @@ def says(*, ends: bool = True, **answers: list[str]) -> Callable[[str, dict[str,
     return data
 
 
+def no_root(name: str, node: dict[str, Any]) -> dict[str, Any]:
+    """As where the login user has no rule for sudo."""
+    del name
+    return {**node, "fake_responses": {"sparkpair-no-root": ["Welcome to DGX OS", "sparkpair-no-root alice"]}}
+
+
 RUNS, RESTS = ["running since T", "0"], ["resting since T: 6 failures", "1"]
 STAYS = ["stopped since T", "3"]
 BUNDLE = {"fake_responses": {"support-bundle": ["YSBi", "dW5kbGU="]}}
@@ -354,6 +360,9 @@ SMALL_VERBS = (
     Case("restart, and it rests", deploy="ops/restart.py", options=("-y",), data=says(status=RUNS, ends=False)),
     Case("warm-up", deploy="ops/warm_up.py", data=says(status=RUNS)),
     Case("restart, and nobody to confirm", deploy="ops/restart.py", options=(), data=says(status=RUNS)),
+    Case("status, and sudo wants a password", deploy="ops/status.py", options=(), data=no_root),
+    Case("stop, and sudo wants a password", deploy="ops/stop.py", options=("-y",), data=no_root),
+    Case("a support bundle, and sudo wants a password", deploy="ops/support_bundle.py", options=(), data=no_root),
     Case("status without the head", deploy="ops/status.py", options=LEFT_OUT, data=says(status=RUNS)),
     Case("stop without the head", deploy="ops/stop.py", options=("-y", *LEFT_OUT), data=says(status=RUNS)),
     Case("a small verb, mistyped inventory", deploy="ops/status.py", options=(), inventory="inventroy.py"),

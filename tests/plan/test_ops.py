@@ -91,6 +91,16 @@ def test_nothing_to_start(outcome: Outcomes) -> None:
     assert outcome("start what was never deployed").error == "nothing was deployed yet; run deploy.py"
 
 
+@pytest.mark.parametrize("verb", ["status", "stop", "a support bundle"])
+def test_no_password_is_asked_for(outcome: Outcomes, verb: str) -> None:
+    """pyinfra would ask for it, and put it into the node's process list."""
+    assert outcome(f"{verb}, and sudo wants a password").error == (
+        f"Refused; nothing was changed.\n  {HEAD}: sudo wants a password from alice. It is not asked for: it would "
+        "show in the node's process list\n    Fix: sudo visudo -f /etc/sudoers.d/sparkpair, with this line:\n"
+        "      alice ALL=(ALL) NOPASSWD:ALL"
+    )
+
+
 @pytest.mark.parametrize("case", ["status without the head", "stop without the head"])
 def test_a_run_that_leaves_the_head_out_does_not_end_well(outcome: Outcomes, case: str) -> None:
     assert outcome(case).error == (

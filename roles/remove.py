@@ -192,7 +192,12 @@ def remove_rails(run: Run) -> Commands:
         )  # what netplan leaves on a netdev that it does not know any more
         yield StringCommand(f"mv -f {place} {aside} && {{ {gone}netplan apply; }}")
         yield FunctionCommand(reach, (), {})
-    yield StringCommand(f"systemctl stop {RAILS_TIMER} 2>/dev/null; rm -f {aside}")
+    # Whoever was let in again only when the guard had put them back comes over the rails, and cannot do without.
+    yield StringCommand(
+        f"systemctl stop {RAILS_TIMER} 2>/dev/null; if [ -e {place} ]; then",
+        "echo 'the rails were put back: this node was not reached without them' >&2; exit 1; fi;",
+        f"rm -f {aside}",
+    )
 
 
 @node_operation

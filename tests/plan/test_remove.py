@@ -334,7 +334,8 @@ def test_the_rails_go_under_guard() -> None:
         "ip address del 10.200.1.2/24 dev enP2p1s0f1np1 2>/dev/null; netplan apply; }"
     )
     assert gone == (
-        "systemctl stop sparkpair-remove-rails.timer 2>/dev/null; "
+        "systemctl stop sparkpair-remove-rails.timer 2>/dev/null; if [ -e /etc/netplan/60-sparkpair.yaml ]; then "
+        "echo 'the rails were put back: this node was not reached without them' >&2; exit 1; fi; "
         "rm -f /etc/netplan/60-sparkpair.yaml.sparkpair-removed"
     )
 

@@ -319,8 +319,8 @@ def _gating(rules: Rules, memory: Memory, view: View) -> tuple[Memory, list[Acti
 
 
 def _serves_all_the_same(rules: Rules, memory: Memory, view: View, gates: Gating) -> bool:
-    """Whether a launch that was good before serves although a gate was answered wrongly, again and again: what is wanted
-    of it may be what is wrong, and a canary that fails still restarts it."""
+    """Whether a launch that was good before serves although a gate was answered wrongly, again and again: what the gate
+    wants may be what is wrong, and a canary that fails still restarts it."""
     return memory.accepted == view.good and gates.answered and memory.attempts + 1 >= rules.start_attempts
 
 

@@ -315,6 +315,24 @@ def _the_share_is_there(settings: Settings) -> Iterator[str]:
         )
 
 
+@warning(
+    "restart-at-night",
+    "A restart for want of memory (memory_restart_mib) may happen, and before an emergency",
+    "It is made in quiet_hours alone; and from memory_emergency_mib on the rank is ended at once, at whatever hour.",
+    reads=("memory_restart_mib", "memory_emergency_mib", "quiet_hours"),
+)
+def _a_restart_at_night_may_happen(settings: Settings) -> Iterator[str]:
+    knobs = settings.effective
+    least = knobs.memory_restart_mib
+    if least and not knobs.quiet_hours:
+        yield f'memory_restart_mib = {least}: never restarts without quiet_hours; set quiet_hours = "03:00-05:00"'
+    if least and least <= knobs.memory_emergency_mib:
+        yield (
+            f"memory_restart_mib = {least}: is not above memory_emergency_mib ({knobs.memory_emergency_mib}), which "
+            f"ends the rank before; set memory_restart_mib = {2 * knobs.memory_emergency_mib}"
+        )
+
+
 MOST_SECONDS: int = getattr(KNOBS["ready_timeout_seconds"].kind, "high", 0)
 
 

@@ -139,6 +139,22 @@ CASES: list[tuple[str, dict[str, object], str, list[str]]] = [
         ],
     ),
     (
+        "restart-at-night",
+        {"memory_restart_mib": 1024},
+        "told",
+        [
+            'memory_restart_mib = 1024: never restarts without quiet_hours; set quiet_hours = "03:00-05:00"',
+        ],
+    ),
+    (
+        "restart-at-night",
+        {"memory_restart_mib": 512, "quiet_hours": "22:00-01:00"},
+        "told",
+        [
+            "memory_restart_mib = 512: is not above memory_emergency_mib (512), which ends the rank before; set memory_restart_mib = 1024",
+        ],
+    ),
+    (
         "gid-index-stated",
         {"nccl_ib_gid_index": 3},
         "told",

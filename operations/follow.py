@@ -15,7 +15,7 @@ from spec import objects
 
 MARGIN_SECONDS = 120
 told: list[str] = []
-"""What was said of launches that did not get up in this run; config.py ends the run with another word then."""
+"""What was said of launches that were rejected in this run; config.py ends the run with another word then."""
 
 
 @callback
@@ -30,6 +30,7 @@ def follow(state: State, host: Host, run: Run, engine: str | None) -> bool:
         status = pair.status_of(run.seen())
         why = rejected.outcome(status, engine) if status else "the pair does not serve; the keeper does not answer"
         text = f"{why}. More: sudo sparkpair status; docs/troubleshooting.md"
-        told.append(text)
+        if status and engine in status.rejected:
+            told.append(text)
         host.log_styled(text, fg="red", log_func=logger.error)
     return bool(ok)

@@ -21,6 +21,7 @@ from checks.outlook import HELD, rank_text
 from checks.pair import Todo
 from checks.verdict import Verdict
 from facts.values import STATUS, KeptGeneration, NodeFacts, Status
+from operations import follow
 from operations.follow import MARGIN_SECONDS
 from operations.outlook import document
 from roles import keeper, rollback
@@ -246,6 +247,22 @@ def test_a_deploy_whose_launch_was_rejected_fails(contexts: Any, caplog: pytest.
     assert here.hosts[A] in here.state.failed_hosts
     assert f"{REJECTED.replace(' on 2026-12-01 09:15', '')}. Generation aaaaaaaaaaaa, the last" in caplog.text
     assert here.commands(A) == [f"/usr/local/bin/sparkpair follow --timeout {TIMEOUT} --engine {WANTED}"]
+
+
+def test_a_start_that_takes_longer_is_followed_by_the_same_command(
+    contexts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """config.py names it, unless what was handed over was rejected."""
+    del contexts
+    said: list[str] = []
+    monkeypatch.setattr(follow, "told", said)
+    for change, many in ((cases.status(phase="starting"), 0), (rolled_back(), 1)):
+        here = bench()
+        change(here.world)
+        answers(here, follow=False)
+        here.do(keeper.wait_for_pair)
+        assert here.hosts[A] in here.state.failed_hosts
+        assert len(said) == many
 
 
 def test_a_pair_that_is_up_is_not_waited_for(contexts: Any) -> None:

@@ -219,7 +219,7 @@ def deploy_killed_and_both_cut() -> str:
         for host in HOSTS.values():
             pair.lab("on", host.name)
         pair.wait_for(lambda: newest_launch(good) in pair.status().get("rejected", {}), 240, "its rejection")
-    reason = rejected(newest_launch(good), ("exited", "initialization failed", "rank"), arguments)
+    reason = rejected(newest_launch(good), ("exited", "initialization failed"), arguments)
     mended("contract")
     return f"after the boot {good[:12]} serves again; rejected: {reason[:140]}"
 

@@ -36,6 +36,7 @@ LOG_LINES_KEPT = 400
 LOG_LINES_ASKED = 5000
 LOG_BYTES_ASKED = 2_000_000
 """Of one answer, which is one message (node.wire.MAX_LINE)."""
+LOG_SECONDS = 20.0
 LOOKED = re.compile(r'"GET /(?:health|metrics) HTTP/1\.[01]" 200')
 """What the engine logs of the keeper's looks, and of other monitors'."""
 LOOKS_PER_LINE = 50
@@ -356,7 +357,7 @@ class Agent:
         if self._error:
             return {"lines": [self._error]}
         kept = sorted(self._places.logs.glob("*.log")) if self._places.logs.is_dir() else []
-        lines = kept[-1].read_text(errors="replace").splitlines()[-count:] if kept else []
+        lines = _fitting(kept[-1].read_text(errors="replace").splitlines()[-count:]) if kept else []
         if not message.get("times"):
             lines = [merged.split(line)[2] for line in lines]
         return {"lines": lines, "former": not kept or kept[-1] != self._ended}
@@ -632,23 +633,18 @@ def _docker_logs(container: str, lines: int, times: bool = False) -> list[str]:
     """The last lines that are about the engine: the looks at its health and metrics, two lines a second, are none."""
     asked = min(LOG_LINES_ASKED, lines * LOOKS_PER_LINE)
     words = ["docker", "logs", *(["--timestamps"] if times else []), "--tail", str(asked), container]
-    try:
-        done = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=20,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return [f"(no log: {error})"]
-    return telling(done.stdout[-LOG_BYTES_ASKED:].decode(errors="replace").splitlines())[-lines:]
+    # Read piece by piece: a rank that logs what it is asked writes lines of megabytes, and this program may hold few.
+    return _fitting(report.said(words, LOG_BYTES_ASKED, LOG_SECONDS).splitlines()[-lines:])
 
 
-def telling(lines: Sequence[str]) -> list[str]:
-    """The lines without those of looks at health and metrics that were answered."""
-    return [line for line in lines if LOOKED.search(line) is None]
+def _fitting(lines: Sequence[str]) -> list[str]:
+    """The last of these lines, as many as fit into an answer. As JSON a character takes up to six times its bytes."""
+    left = LOG_BYTES_ASKED
+    for place in range(len(lines) - 1, -1, -1):
+        left -= len(json.dumps(lines[place])) + 1
+        if left < 0:
+            return list(lines[place + 1 :])
+    return list(lines)
 
 
 def _size(path: str) -> int | None:

@@ -33,7 +33,7 @@ HASTE_SECONDS = 0.25
 ENDING_GRACE_SECONDS = 2.0
 """For the rest of a failed pair: its requests are lost already, and rank 1 would take 13 s to end by itself."""
 XID_SECONDS = 60.0
-"""An Xid this long before a run may still be what ended it."""
+"""An Xid this long before the last sign of work may still be what ended the pair."""
 NEWS_SECONDS = 20.0
 """The question itself has 3; beside a start the program may wait for its turn."""
 LOG_LINES = 25
@@ -73,6 +73,8 @@ class Keeper:
         self._wanted_path = wanted_path
         self._serving_ports = settings.ports
         self._unsaved = False
+        self._unkept: dict[str, str] = {}
+        """Rejections that are to be written yet, with the reasons."""
         self._wake = asyncio.Event()
         self._epoch = 0
         self._counters: dict[str, int] = {}
@@ -82,6 +84,8 @@ class Keeper:
         self._published = ""
         self._generation: Generation | None = None
         self._serving = False
+        self._served = float("-inf")
+        """When the pair was last seen to work."""
         self._last_rollback: dict[str, Any] | None = None
         self._gates = settings.gates
         self._listed: list[dict[str, Any]] = []
@@ -198,7 +202,8 @@ class Keeper:
         }
 
     async def _look(self) -> decide.View:
-        if self.memory.phase in SERVING and self._ranks.get(0, {}).get("state") == "running":
+        # A head whose agent or Docker does not answer may serve as before, and only the API itself can tell.
+        if self.memory.phase in SERVING and self._ranks.get(0, {}).get("state", "unknown") in ("running", "unknown"):
             self._serving = True
             self._probe.look()
         elif self._serving:
@@ -387,6 +392,7 @@ class Keeper:
         try:
             self._store.reject(rejected.engine, rejected.reason)
         except OSError as error:
+            self._unkept[rejected.engine] = rejected.reason
             log(f"that launch {rejected.engine[:12]} was rejected could not be kept: {error}", "error")
         self._note_rollback(rejected.engine, good, rejected.reason, logs)
         log(f"launch {rejected.engine[:12]} is rejected: {rejected.reason}; going back to {good[:12]}", "error")
@@ -395,12 +401,10 @@ class Keeper:
 
     def _verdict(self, logs: list[list[str]]) -> Verdict | None:
         """What the nodes' kernels tell of a GPU that is lost, else what the ranks' last lines tell."""
-        serving = self.memory.phase is Phase.RUNNING
         for rank, seen in sorted(self._ranks.items()):
             for xid in seen.get("xids", []):
-                # A pair that has served since then was not hindered by it.
-                recent = float(xid["age_seconds"]) <= self._clock() - self.memory.since + XID_SECONDS
-                if xid["fatal"] and (recent or not serving):
+                # A pair that has served since then was not hindered by it, neither then nor at a later start.
+                if xid["fatal"] and float(xid["age_seconds"]) <= self._clock() - self._served + XID_SECONDS:
                     text = f"rank {rank}: {xid['meaning']} (Xid {xid['xid']} at {xid['time']}). Fix: {xid['fix']}"
                     return Verdict(f"xid-{xid['xid']}", "rest", text)
         return signatures.match(logs)
@@ -444,6 +448,7 @@ class Keeper:
         found = await handover.wanted(self._links, engine, self._clock)
         if found.refusals:
             return {"ok": False, "error": "\n".join(found.refusals)}
+        self._unkept.pop(engine, None)
         self._store.forgive(engine)
         self._generation = self._store.snapshot(engine, found.texts, found.manifest, self._settings.text)
         self._serve_with(self._settings)
@@ -527,7 +532,14 @@ class Keeper:
         engine, now = self.memory.accepted or "", self._clock()
         found = await handover.wanted(self._links, engine, self._clock)
         if engine and not found.refusals:
-            self._generation = self._store.snapshot(engine, found.texts, found.manifest, self._settings.text)
+            try:
+                self._generation = self._store.snapshot(engine, found.texts, found.manifest, self._settings.text)
+            except OSError as error:
+                reason = f"generation {engine[:12]} is damaged on this head and cannot be written: {error.strerror}"
+                self._remember(
+                    decide.request_rest(self.memory, now, f"{reason}; see to the disk (df -h), then sparkpair start")
+                )
+                return
             self._list()
             log(f"generation {engine[:12]} was damaged on this head, and is whole again", "notice")
             return
@@ -580,6 +592,8 @@ class Keeper:
                 # What runs may go on; only a start needs the texts, and tells.
                 log(str(error), "error")
         self.memory = memory
+        if memory.phase is Phase.RUNNING:
+            self._served = memory.moved
         self._epoch = epoch + 1
         self._counters = {"starts": 0, "ready": 0, "failures": 0, "canaries": 0, **counters}
         self._last_failure = failure
@@ -624,6 +638,8 @@ class Keeper:
 
     def _remember(self, memory: Memory) -> None:
         former, self.memory = self.memory, memory
+        if memory.phase is Phase.RUNNING:
+            self._served = memory.moved
         if former.desired != memory.desired:
             self._mark_stopped(memory.desired == "stop")
         if _lasting(former) != _lasting(memory):
@@ -640,6 +656,9 @@ class Keeper:
     def _save(self) -> None:
         """Keep the state. A full disk must not end the keeper, and with it the leases of a pair that serves."""
         try:
+            for engine, reason in list(self._unkept.items()):
+                self._store.reject(engine, reason)
+                del self._unkept[engine]
             self._store.save(
                 {
                     "memory": decide.dump(self.memory),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -295,6 +296,28 @@ def test_docker_away_for_a_while_is_waited_for(tmp_path: Path):
     play(tmp_path, story)
 
 
+def test_a_pair_whose_head_has_no_docker_is_asked_itself(tmp_path: Path):
+    """A head whose Docker hangs may serve: its API is looked at, and what is known of the engine is kept."""
+
+    async def story(world: World) -> None:
+        await world.accept(world.want(4))
+        await world.until("running")
+        asked = world.keeper.status()["asked"]
+        world.dockers[0].answers = False
+        while world.keeper.status()["ranks"]["0"]["state"] != "unknown":
+            await asyncio.sleep(0.01)
+        before, end = world.keeper.memory.moved, agent.boottime() + 5
+        world.engine.busy = 1
+        while world.keeper.memory.moved <= before + 0.2:
+            assert agent.boottime() < end, "its tokens move, and that is not seen"
+            world.engine.tokens += 1
+            await asyncio.sleep(0.02)
+        assert asked["requests"] == 1
+        assert world.keeper.status()["asked"] == asked
+
+    play(tmp_path, story)
+
+
 STATES = ['{"memory": {"pha', "", "[]", "{}", None, b"\xff\xfe", '{"epoch": null}']
 
 
@@ -555,6 +578,46 @@ def test_a_generation_damaged_on_the_head_runs_on_and_is_mended_or_not_started(t
         await world.until("running")
 
     play(tmp_path, story)
+
+
+def test_a_damaged_generation_that_cannot_be_written_lets_it_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def story(world: World) -> None:
+        engine = world.want(4)
+        await world.accept(engine)
+        await world.until("running")
+        await world.keeper_down()
+        (tmp_path / "state/generations" / engine / "manifest.json").unlink()
+        await world.keeper_up()
+        with monkeypatch.context() as disk:
+            disk.setattr(world.store, "snapshot", full)
+            world.dockers[0].end(0)
+            status = await world.until("resting")
+        assert status["reason"] == (
+            f"generation {engine[:12]} is damaged on this head and cannot be written: No space left on device; "
+            "see to the disk (df -h), then sparkpair start"
+        )
+        assert (await world.keeper.request({"op": "start"}))["ok"]
+        await world.until("running")
+
+    play(tmp_path, story)
+
+
+def test_last_lines_are_bounded_as_they_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    program = tmp_path / "docker"
+    program.write_text(
+        "#!/bin/sh\nhead -c 3000000 /dev/zero | tr '\\0' x; printf '\\nbefore\\n'\nprintf '\\033%.0s' 1 2\necho last\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.undo()
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    lines = agent._docker_logs("c1", 400)
+    assert lines[1:] == ["before", "\x1b\x1blast"]
+    assert lines[0].endswith("bytes before this are left out)")
+    monkeypatch.setattr(agent, "LOG_BYTES_ASKED", 20)
+    assert agent._docker_logs("c1", 400) == ["\x1b\x1blast"]
 
 
 def test_a_lease_renewed_while_docker_was_slow_ends_nothing(tmp_path: Path):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from node import agent, health, wire
+from node import agent, health, keeper, wire
 from tests.node.test_pair import docker_run_in_memory, play
 from tests.node.world import World
 
@@ -223,6 +223,48 @@ def test_a_gpu_that_fell_off_the_bus_lets_it_rest(tmp_path: Path):
         status = await world.until("resting")
         assert "rank 1: the GPU has fallen off the bus (Xid 79 at " in status["reason"]
         assert "pull its plug" in status["reason"]
+
+    play(tmp_path, story)
+
+
+def test_a_pair_that_has_served_since_an_xid_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def story(world: World) -> None:
+        await world.accept(world.want(4))
+        await world.until("running")
+        now = int(agent.boottime() * 1e6)
+        world.place(1).kmsg.write_text(f"3,1,{now},-;NVRM: Xid (PCI:0000:01:00): 119, Timeout after 6s of waiting.\n")
+        while not world.keeper.status()["ranks"]["1"].get("xids"):
+            await asyncio.sleep(0.01)
+        before, world.engine.busy = world.keeper.memory.moved, 1
+        while world.keeper.memory.moved <= before + 0.1:
+            world.engine.tokens += 1
+            await asyncio.sleep(0.02)
+        world.dockers[1].end(1)
+        await world.until("stopping")
+        await world.until("running")
+        assert world.keeper.status()["counters"]["failures"] == 1
+
+    monkeypatch.setattr(keeper, "XID_SECONDS", 0.0)
+    play(tmp_path, story)
+
+
+def test_a_rejection_that_could_not_be_written_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def story(world: World) -> None:
+        good, bad = await good_then(world, 8)
+        with monkeypatch.context() as disk:
+            disk.setattr(world.store, "reject", full)
+            world.engine.answer = "no"
+            while world.keeper.status()["accepted"] != good:
+                await asyncio.sleep(0.01)
+            world.engine.answer = "391"
+            await world.until("running")
+            assert world.store.rejected() == {}
+        while bad not in world.store.rejected():
+            await asyncio.sleep(0.01)
+        assert world.store.load()["memory"]["accepted"] == good
 
     play(tmp_path, story)
 

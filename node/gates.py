@@ -82,10 +82,12 @@ DEEDS = (
 class Wrong(Exception):
     """A gate failed. The text says what was asked, what was seen and what was wanted."""
 
-    def __init__(self, text: str, *, answered: bool = True) -> None:
+    def __init__(self, text: str, *, answered: bool = True, excused: bool = False) -> None:
         super().__init__(text)
         self.answered = answered
         """An answer came, right or wrong."""
+        self.excused = excused
+        """Requests of others, where there are some, can bring it about."""
 
 
 class Skipped(Exception):
@@ -328,7 +330,8 @@ class Reuse(Gate):
             return "the second turn found the first"
         if queries is not None and not await _rises(engine, QUERIES, queries, 0):
             raise Skipped(f"the engine keeps no prefixes ({QUERIES} stands still)")
-        raise Wrong(f"{asked}: it was read anew ({HITS} stays at {hits:.0f}); wanted the first turn to be kept")
+        seen = f"it was read anew ({HITS} stays at {hits:.0f}); wanted the first turn to be kept"
+        raise Wrong(f"{asked}: {seen}", excused=True)  # what others ask may have taken its place
 
 
 def read(text: str) -> Answer:

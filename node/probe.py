@@ -229,6 +229,7 @@ class EngineProbe:
         """Outcome, detail, and whether anything was answered."""
         asker = _Asker(self, gate)
         task = asyncio.ensure_future(gate.ask(asker))
+        others = False
         try:
             others = await self._wait(task, gate.seconds, asker)
             if task.done():
@@ -240,6 +241,8 @@ class EngineProbe:
         except gates.Skipped as why:
             return "skipped", str(why), True
         except gates.Wrong as wrong:
+            if wrong.excused and others:
+                return "busy", f"{wrong}, while other requests went on", wrong.answered
             return "failed", str(wrong), wrong.answered
         except Exception as error:  # a start must not wait for ever for a gate that is broken itself
             return "failed", f"it could not be judged: {error!r}", True

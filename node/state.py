@@ -118,8 +118,8 @@ class Canary:
 
 @dataclass(frozen=True)
 class Gating:
-    """The gates after a start: pending, passed, failed with the reason, or busy: one had no answer within its deadline
-    while the tokens of others moved, which is no fault."""
+    """The gates after a start: pending, passed, failed with the reason, or busy: one had no answer within its deadline,
+    or found nothing kept, while the tokens of others moved, which is no fault."""
 
     state: str
     reason: str = ""

@@ -365,6 +365,14 @@ def test_nothing_is_kept() -> None:
     assert len(text_of(first)) == pytest.approx(40_000, abs=100)
 
 
+def test_what_others_requests_drove_out_is_no_fault() -> None:
+    with GateEngine() as engine:
+        engine.keeps_prefixes, engine.others = False, 5
+        gating, _ = ask(engine, gates.Gates((gates.Reuse("reuse", 2.0, 32768, hits_seconds=0.6),)))
+    assert (gating.state, gating.answered) == ("busy", True)
+    assert gating.reason.endswith("wanted the first turn to be kept, while other requests went on")
+
+
 def test_reuse_is_passed_over_where_no_metric_shows_it() -> None:
     with GateEngine() as engine:
         engine.metrics = {}

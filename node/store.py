@@ -214,9 +214,11 @@ class Store:
         return self._target("current")
 
     def prune(self, keep: int) -> None:
-        """Remove the oldest generations beyond `keep`; never the current or the last good one."""
+        """Remove the oldest generations beyond `keep`; never the current or the last good one, and a good one only when
+        no other is left: launches that failed must not drive out those that one can go back to."""
         held = {self._target("current"), self._target("last-good")}
-        for path in [*self._newest_first()[keep:], *self._generations.glob(".new-*")]:
+        ranked = sorted(self._newest_first(), key=lambda path: path.name not in held and not self.good(path.name))
+        for path in [*ranked[keep:], *self._generations.glob(".new-*")]:
             if path.name not in held:
                 shutil.rmtree(path, ignore_errors=True)
 

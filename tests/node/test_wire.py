@@ -218,9 +218,21 @@ def test_generations_are_whole_kept_and_pruned(tmp_path: Path):
     (tmp_path / "generations/.new-x").mkdir()
     store.prune(2)
     kept = {path.name for path in (tmp_path / "generations").iterdir()}
-    assert kept == {names[0], names[3], names[4]}, "the last good one stays, however old"
+    assert kept == {names[0], names[4]}, "the last good one stays, however old"
     assert (store.current(), store.last_good()) == (names[4], names[0])
     assert store.generation(names[0]).texts == ("zero 0", "one")
+
+
+def test_launches_that_failed_drive_out_none_that_was_good(tmp_path: Path):
+    store = Store(tmp_path)
+    names = []
+    for number, good in enumerate([True, True, True, False, False, False, True]):
+        names.append(snapshot(store, number))
+        if good:
+            store.promote(names[-1], {})
+        os.utime(tmp_path / "generations" / names[-1], (number, number))
+    store.prune(4)
+    assert {path.name for path in (tmp_path / "generations").iterdir()} == {names[place] for place in (0, 1, 2, 6)}
 
 
 @pytest.mark.parametrize("damage", ["manifest", "text", "edited", "bytes", "file"])

@@ -62,6 +62,12 @@ def discards(node: Node) -> list[str]:
     return [*models(node), node.cache_path]
 
 
+def engines(cluster: Cluster, node: Node) -> list[str]:
+    """What the rank agent makes in the directory of compiled kernels; the engine itself writes there as root."""
+    below = [path.removeprefix(f"{node.cache_path}/") for path in cluster.launch(node).directories]
+    return sorted({path.partition("/")[0] for path in below if not path.startswith("/")})
+
+
 def protected(node: Node) -> list[str]:
     """What must not lie in a directory that is taken as a whole."""
     return [node.home, VAR, *discards(node), *filter(None, [node.bundle_path])]

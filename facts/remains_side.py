@@ -32,7 +32,7 @@ def main() -> None:
         elif asked["do"] == "take":
             take(asked)
         else:
-            discard(asked["path"], asked["protected"], is_roots=asked["roots"])
+            discard(asked["path"], asked["protected"], asked["engines"])
     except (Refused, OSError) as error:
         sys.exit(str(error))
 
@@ -48,7 +48,7 @@ def find(asked: dict[str, Any]) -> dict[str, Any]:
         "left": left,
         "units": units(asked["units"]),
         "discards": {
-            path: _state(path, protected, mounts, path in asked["roots"])
+            path: _state(path, protected, mounts, asked["engines"].get(path))
             for path, protected in asked["discards"].items()
         },
         "mounted": held(taken, mounts),
@@ -76,14 +76,14 @@ def held(taken: Iterable[str], mounts: Iterable[str]) -> list[tuple[str, str]]:
     return sorted((path, mount) for path, real in plain.items() for mount in mounts if is_below(mount, real))
 
 
-def discard(path: str, protected: list[str], *, is_roots: bool) -> None:
+def discard(path: str, protected: list[str], engines: list[str] | None) -> None:
     """Remove a directory that the operator named, as a whole: set aside first, so that half of it never stands in its
     place. Raises Refused."""
     aside = path + ASIDE
     if os.path.lexists(path):
         if os.path.lexists(aside):
             shutil.rmtree(aside)
-        reason = unsafe(path, protected, mount_points(), is_roots=is_roots)
+        reason = unsafe(path, protected, mount_points(), engines)
         if reason:
             raise Refused(f"{path} is not removed: {reason}")
         os.rename(path, aside)
@@ -91,9 +91,9 @@ def discard(path: str, protected: list[str], *, is_roots: bool) -> None:
         shutil.rmtree(aside)
 
 
-def unsafe(path: str, protected: Iterable[str], mounts: Iterable[str], *, is_roots: bool) -> str:
-    """Why a directory must not be removed; empty where it may be. `is_roots`: all that belongs there was written as
-    root, so that anything else is somebody's who keeps it there too."""
+def unsafe(path: str, protected: Iterable[str], mounts: Iterable[str], engines: list[str] | None) -> str:
+    """Why a directory must not be removed; empty where it may be. `engines` are names that were made in it for the
+    engine; it writes as root, so that anything else there is somebody's. None: what is in it was proven otherwise."""
     if not path.startswith("/") or os.path.normpath(path) != path or path.count("/") < 2:
         return "it is no path of a directory below another one"
     real = os.path.realpath(path)
@@ -107,10 +107,9 @@ def unsafe(path: str, protected: Iterable[str], mounts: Iterable[str], *, is_roo
     for mount in mounts:
         if is_below(mount, path):
             return "a file system is mounted there" if mount == path else f"a file system is mounted in it, at {mount}"
-    others = [name for name in sorted(os.listdir(path)) if os.lstat(os.path.join(path, name)).st_uid != ROOT]
-    if is_roots and others:
-        return f"{', '.join(others[:SHOWN])} in it is not root's, and so not the engine's"
-    return ""
+    others = [] if engines is None else sorted(set(os.listdir(path)) - set(engines))
+    others = [name for name in others if os.lstat(os.path.join(path, name)).st_uid != ROOT]
+    return f"{', '.join(others[:SHOWN])} in it is not root's, and so not the engine's" if others else ""
 
 
 def is_below(path: str, directory: str) -> bool:
@@ -141,9 +140,9 @@ def units(names: list[str]) -> dict[str, list[str]]:
     return found
 
 
-def _state(path: str, protected: list[str], mounts: list[str], is_roots: bool) -> dict[str, Any]:
+def _state(path: str, protected: list[str], mounts: list[str], engines: list[str] | None) -> dict[str, Any]:
     is_there, is_aside = os.path.lexists(path), os.path.lexists(path + ASIDE)
-    reason = unsafe(path, protected, mounts, is_roots=is_roots) if is_there else ""
+    reason = unsafe(path, protected, mounts, engines) if is_there else ""
     return {"there": is_there, "aside": is_aside, "unsafe": reason}
 
 

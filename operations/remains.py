@@ -16,7 +16,7 @@ from facts.values import Unknown, known
 from operations.core import is_executing
 from operations.run import Run
 from spec import objects
-from spec.cluster import Node
+from spec.cluster import Cluster, Node
 
 _planned: WeakKeyDictionary[Host, Remaining | Unknown] = WeakKeyDictionary()
 
@@ -25,7 +25,9 @@ def look(run: Run, node: Node) -> Remaining | Unknown:
     """What is there."""
     host = run.hosts[node.name]
     if is_executing() or host not in _planned:
-        _planned[host] = host.get_fact(Remains, asked=json.dumps(_asked(node)), _sudo=True, _ignore_errors=True)
+        _planned[host] = host.get_fact(
+            Remains, asked=json.dumps(_asked(run.cluster, node)), _sudo=True, _ignore_errors=True
+        )
     return _planned[host]
 
 
@@ -34,12 +36,12 @@ def here(run: Run) -> Remaining:
     return known(look(run, run.node), "what is there of Sparkpair")
 
 
-def take(node: Node) -> StringCommand:
+def take(cluster: Cluster, node: Node) -> StringCommand:
     """The command that removes files and directories of ours."""
-    return remains.run(json.dumps({**_asked(node), "do": "take"}))
+    return remains.run(json.dumps({**_asked(cluster, node), "do": "take"}))
 
 
-def discard(node: Node, path: str) -> StringCommand:
+def discard(cluster: Cluster, node: Node, path: str) -> StringCommand:
     """The command that removes a directory of the operator's, if that is what it is."""
     others = [other for other in remove.protected(node) if other != path]
     return remains.run(
@@ -54,7 +56,7 @@ def tell(run: Run) -> None:
             logger.info(f"    {node.name} keeps {line}")
 
 
-def _asked(node: Node) -> dict[str, object]:
+def _asked(cluster: Cluster, node: Node) -> dict[str, object]:
     return {
         "do": "find",
         "files": remove.files(),
@@ -63,6 +65,6 @@ def _asked(node: Node) -> dict[str, object]:
         "unfinished": remove.unfinished(),
         "units": remove.units(),
         "discards": {path: [o for o in remove.protected(node) if o != path] for path in remove.discards(node)},
-        "roots": [node.cache_path],
+        "engines": {node.cache_path: remove.engines(cluster, node)},
         "there": [objects.NETPLAN_FILE, objects.NETPLAN_REMOVED, objects.API_KEY_FILE, remove.DOCKER_SETTINGS],
     }

@@ -161,7 +161,7 @@ def discard(run: Run, what: str) -> Commands:
     if not there:
         noop("nothing of it is there")
     for path in there:
-        yield remains.discard(run.node, path)
+        yield remains.discard(run.cluster, run.node, path)
 
 
 @node_operation
@@ -221,6 +221,6 @@ def remove_files(run: Run) -> Commands:
     if not found:
         noop("no file of ours is there")
         return
-    yield remains.take(run.node)
+    yield remains.take(run.cluster, run.node)
     if any(path.startswith(f"{objects.UNIT_DIRECTORY}/") for path in found):
         yield StringCommand("systemctl daemon-reload")

@@ -39,7 +39,7 @@ def asked(root: Path) -> dict[str, Any]:
         "unfinished": below(remove.unfinished()),
         "units": [],
         "discards": {},
-        "roots": [],
+        "engines": {},
         "there": below([objects.API_KEY_FILE]),
     }
 
@@ -184,7 +184,7 @@ def test_a_directory_is_discarded_as_a_whole(tmp_path: Path) -> None:
     place = tmp_path / "models/tiny"
     place.mkdir(parents=True)
     (place / "model.safetensors").write_text("x")
-    remains_side.discard(str(place), [str(tmp_path / "home")], is_roots=False)
+    remains_side.discard(str(place), [str(tmp_path / "home")], None)
     assert left(tmp_path) == {"/models"}
 
 
@@ -193,11 +193,11 @@ def test_a_discard_that_was_killed_is_finished(tmp_path: Path) -> None:
     aside = tmp_path / "tiny.sparkpair-removed"
     aside.mkdir()
     (aside / "model.safetensors").write_text("x")
-    remains_side.discard(str(place), [], is_roots=False)
+    remains_side.discard(str(place), [], None)
     assert left(tmp_path) == set()
     place.mkdir()
     aside.mkdir()
-    remains_side.discard(str(place), [], is_roots=False)
+    remains_side.discard(str(place), [], None)
     assert left(tmp_path) == set()
 
 
@@ -227,7 +227,7 @@ def test_only_a_plain_directory_may_go(tmp_path: Path, path: str, reason: str) -
     (tmp_path / "file").write_text("x")
     (tmp_path / "link").symlink_to(tmp_path / "real")
     mounts = ["/", f"{root}/mounted", f"{root}/disk/inner", "/home"]
-    found = remains_side.unsafe(path.format(root=root), [f"{root}/home/alice"], mounts, is_roots=False)
+    found = remains_side.unsafe(path.format(root=root), [f"{root}/home/alice"], mounts, None)
     assert found == reason.format(root=root)
 
 
@@ -237,14 +237,15 @@ def test_what_the_engine_did_not_write_keeps_a_directory_of_kernels(
     """A cache_path that is somebody's whole ~/.cache."""
     place = tmp_path / "home/.cache"
     (place / "triton").mkdir(parents=True)
+    (place / "jit").mkdir()
     monkeypatch.setattr(remains_side, "ROOT", os.getuid())
-    assert remains_side.unsafe(str(place), [], ["/"], is_roots=True) == ""
+    assert remains_side.unsafe(str(place), [], ["/"], ["jit"]) == ""
     monkeypatch.setattr(remains_side, "ROOT", os.getuid() + 1)
     reason = "triton in it is not root's, and so not the engine's"
-    assert remains_side.unsafe(str(place), [], ["/"], is_roots=True) == reason
-    assert remains_side.unsafe(str(place), [], ["/"], is_roots=False) == "", "weights are known by their bytes"
+    assert remains_side.unsafe(str(place), [], ["/"], ["jit"]) == reason
+    assert remains_side.unsafe(str(place), [], ["/"], None) == "", "weights are known by their bytes"
     with pytest.raises(remains_side.Refused, match=reason):
-        remains_side.discard(str(place), [], is_roots=True)
+        remains_side.discard(str(place), [], ["jit"])
     assert (place / "triton").exists()
 
 
@@ -252,7 +253,7 @@ def test_a_directory_that_is_not_plain_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(remains_side.Refused, match="is not removed: a symbolic link leads"):
-        remains_side.discard(str(tmp_path / "link"), [], is_roots=False)
+        remains_side.discard(str(tmp_path / "link"), [], None)
     assert left(tmp_path) == {"/real", "/link"}
 
 
@@ -276,9 +277,9 @@ def test_the_program_runs_by_itself(tmp_path: Path) -> None:
     )
     assert found.discards == {str(models): Discard(is_there=True, is_aside=False, unsafe="")}
     assert run({**question, "do": "take"}).returncode == 0
-    assert run({"do": "discard", "path": str(models), "protected": [], "roots": False}).returncode == 0
+    assert run({"do": "discard", "path": str(models), "protected": [], "engines": None}).returncode == 0
     assert os.listdir(tmp_path) == ["etc"]
-    refused = run({"do": "discard", "path": "/home", "protected": [], "roots": False})
+    refused = run({"do": "discard", "path": "/home", "protected": [], "engines": None})
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr == "/home is not removed: it is no path of a directory below another one\n"
 

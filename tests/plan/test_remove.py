@@ -402,6 +402,14 @@ def test_weights_go_where_they_are_and_of_a_removal_that_was_killed() -> None:
     assert len(commands[A]) == len(commands[B]) == 1
 
 
+def test_what_is_made_for_the_engine_is_known() -> None:
+    """All else in its directory must be root's."""
+    own = cluster_of(Case("x"))
+    assert checked.engines(own, own.head) == ["flashinfer", "triton", "vllm"]
+    reference = pair.cluster({})
+    assert checked.engines(reference, reference.head) == ["jit"]
+
+
 def test_every_asked_object_has_its_word() -> None:
     words = {item.asked for item in OBJECTS if item.taking is Taking.ASKED}
     assert words == set(ALL.split(","))

@@ -10,6 +10,8 @@ from pathlib import Path
 TICKS = os.sysconf("SC_CLK_TCK")
 STOPPED = "T"
 """By a signal; a process that a debugger holds is `t`."""
+NO_TERMINAL = "0"
+"""The engine has none. What has one is a person's, in `docker exec -it`, and may be put aside there by Ctrl-Z."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class Processes:
 
     pids: tuple[int, ...]
     stopped: int
-    """Stopped by a signal."""
+    """Of the engine's own, stopped by a signal."""
     io: int
     """Bytes read from and written to disks."""
     cpu: float
@@ -35,7 +37,7 @@ def look(found: Sequence[int], proc: Path = Path("/proc")) -> Processes:
             counters = (proc / str(pid) / "io").read_text()
         except OSError:
             continue
-        stopped += fields[0] == STOPPED
+        stopped += fields[0] == STOPPED and fields[4] == NO_TERMINAL
         cpu += (int(fields[11]) + int(fields[12])) / TICKS
         read += sum(
             int(line.split()[1]) for line in counters.splitlines() if line.startswith(("read_bytes:", "write_bytes:"))

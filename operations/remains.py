@@ -44,9 +44,8 @@ def take(cluster: Cluster, node: Node) -> StringCommand:
 def discard(cluster: Cluster, node: Node, path: str) -> StringCommand:
     """The command that removes a directory of the operator's, if that is what it is."""
     others = [other for other in remove.protected(node) if other != path]
-    return remains.run(
-        json.dumps({"do": "discard", "path": path, "protected": others, "roots": path == node.cache_path})
-    )
+    engines = remove.engines(cluster, node) if path == node.cache_path else None
+    return remains.run(json.dumps({"do": "discard", "path": path, "protected": others, "engines": engines}))
 
 
 def tell(run: Run) -> None:

@@ -400,6 +400,11 @@ def test_weights_go_where_they_are_and_of_a_removal_that_was_killed() -> None:
     commands = done(here, remove.discard, what="weights")
     assert '"do": "discard", "path": "/srv/models/tiny", "protected": ["/home/alice", ' in commands[A][0]
     assert len(commands[A]) == len(commands[B]) == 1
+    assert '"engines": null}' in commands[A][0], "they are known by their bytes"
+    there = bench(lambda node: remaining(node, discards=dict.fromkeys(checked.discards(node), aside)))
+    [command] = done(there, remove.discard, what="cache")[B]
+    assert '"path": "/srv/bob/.cache/sparkpair", ' in command
+    assert '"engines": ["flashinfer", "triton", "vllm"]}' in command
 
 
 def test_what_is_made_for_the_engine_is_known() -> None:

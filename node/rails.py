@@ -10,7 +10,7 @@ ASK_SECONDS = 1.0
 LOST_SECONDS = 6.0
 LOST_ASKS = 3
 """Without an answer for this long, to this many questions, a rail carries nothing. Asked once a second that is six in a
-row: with a tenth of the packets lost, one in a million. A keeper that looks once a minute asks no more often."""
+row: with a tenth of the packets lost, one in a million. A keeper that looks less often asks no more often."""
 
 Ask = Callable[[str, str], Awaitable[bool | None]]
 

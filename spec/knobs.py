@@ -735,8 +735,8 @@ class Knobs(BaseModel):
 
     # The keeper
 
-    watch_interval_seconds: Annotated[int, Whole(1, 60), Becomes("the keeper"), Cost.SERVICE] = 1
-    """How often the keeper looks at both ranks."""
+    watch_interval_seconds: Annotated[int, Whole(1, 10), Becomes("the keeper"), Cost.SERVICE] = 1
+    """How often the keeper looks at both ranks. An answer of the API counts for 15 seconds, so no more than 10."""
 
     lease_seconds: Annotated[int, Whole(30, 3600), Becomes("the keeper"), Cost.SERVICE] = 60
     """A rank whose keeper is silent for this long stops, so that no rank outlives its pair; long enough for a cable

@@ -169,7 +169,7 @@ KNOB_CASES = [
         ],
     ),
     (
-        {"max_num_seqs": 0, "lease_seconds": 2, "watch_interval_seconds": 30, "max_len": 5, "api_port": 29521},
+        {"max_num_seqs": 0, "lease_seconds": 2, "watch_interval_seconds": 9, "max_len": 5, "api_port": 29521},
         [
             "group_data/all.py: max_len: no such knob (did you mean max_model_len? docs/knobs.md)",
             "group_data/all.py: max_num_seqs = 0: must be at least 1",

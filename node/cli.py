@@ -345,7 +345,9 @@ def _end(status: dict[str, Any], engine: str | None) -> int | None:
     if phase == "stopped":
         return STOPPED
     if phase in ("resting", "empty"):
-        _print(describe.last_lines(status["last_failure"] or {}))
+        failure = status["last_failure"] or {}
+        if str(failure.get("reason")) in str(status["reason"]):  # else it rests for something else
+            _print(describe.last_lines(failure))
         return FAILED
     if phase != "running":
         return None

@@ -197,7 +197,8 @@ def test_follow_ends_with_the_last_lines_of_the_launch_that_it_follows(
 ) -> None:
     """Gone back: 5, with the lines of the launch that was rejected; resting: 1, with those of the last failure."""
     begun = says(phase="starting", accepted=C)
-    with keeper(begun, says(**MORE, phase="starting"), says(**MORE, phase=phase)):
+    reason = "3 failures in 9 s, the last: rank 1: the container exited with code 137"
+    with keeper(begun, says(**MORE, phase="starting"), says(**MORE, phase=phase, reason=reason)):
         assert cli.main(["follow", "--engine", C]) == (5 if phase == "running" else 1)
     told = capsys.readouterr().out.splitlines()
     if phase == "running":
@@ -208,6 +209,12 @@ def test_follow_ends_with_the_last_lines_of_the_launch_that_it_follows(
         ]
     else:
         assert told[-2:] == ["rank 1, last lines:", "  (none)"]
+
+
+def test_follow_tells_no_lines_of_a_failure_that_is_not_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    with keeper(says(phase="resting", reason="generation cccccccccccc is damaged on this head; run deploy.py again")):
+        assert cli.main(["follow"]) == 1
+    assert "last lines" not in capsys.readouterr().out
 
 
 def test_follow_is_no_success_when_another_launch_runs(capsys: pytest.CaptureFixture[str]) -> None:

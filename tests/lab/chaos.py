@@ -97,7 +97,7 @@ def main(words: Sequence[str]) -> int:
         print(f"          {outcome} in {result.seconds:.0f} s: {result.seen}", flush=True)
         for name, table in tables.items():
             if row in table:
-                write_table(name, [results[known.name] for known in table if known.name in results])
+                write_table(name, [results[known.name] for known in table if known.name in results], len(table))
     speed = after_deaths([results[row.name] for row in rows])
     if speed:
         print(speed)
@@ -201,13 +201,14 @@ INTRODUCTIONS = {
 }
 
 
-def write_table(name: str, results: Sequence[Result]) -> None:
-    """A table under docs/results/."""
+def write_table(name: str, results: Sequence[Result], rows: int) -> None:
+    """A table under docs/results/, of so many rows, some of which may not have been run yet."""
     passed = sum(result.passed for result in results)
+    unrun = f" {rows - len(results)} of {rows} rows have no result here." if len(results) < rows else ""
     lines = [
         *INTRODUCTIONS[name],
         "",
-        f"Last run {max((result.when for result in results), default='-')}: {passed} of {len(results)} passed.",
+        f"Last run {max((result.when for result in results), default='-')}: {passed} of {len(results)} passed.{unrun}",
         "",
         "| row | engine | outcome | seconds | seen | run | at |",
         "| --- | --- | --- | ---: | --- | --- | --- |",

@@ -274,8 +274,10 @@ def assert_no_orphan(host: settings.Host) -> None:
 
 
 def pair_pids(host: settings.Host) -> set[str]:
-    """What Docker says runs in the containers of ours, as the host numbers it."""
-    text = on(host, "for c in $(docker ps -q --filter label=sparkpair.rank); do docker top $c -eo pid; done")
+    """What Docker says runs in the containers of ours, as the host numbers it. All are asked: of one that was started
+    on a full disk `docker ps` says "Created" for good, and `docker top` knows its processes."""
+    every = "$(docker ps -aq --filter label=sparkpair.rank)"
+    text = on(host, f"for c in {every}; do docker top $c -eo pid; done", check=False)
     return {word for word in text.split() if word.isdigit()}
 
 

@@ -86,6 +86,9 @@ def decide(rules: Rules, memory: Memory, view: View) -> tuple[Memory, list[Actio
     if memory.desired == "stop":
         return _ended(rules, memory, view, Phase.STOPPED, "stopped on purpose")
     if memory.phase is Phase.RESTING:
+        booted = _booted(memory, view)
+        if booted:
+            return request_start(memory, view.now, f"{booted}; it rested for what a boot may mend"), []
         return _ended(rules, memory, view, Phase.RESTING, memory.reason)
     if memory.phase is Phase.STARTING:
         return _starting(rules, memory, view)
@@ -130,6 +133,9 @@ def after_boot(memory: Memory, now: float) -> Memory:
         memory, failures=(), not_before=now, asked={}, mark=None, canary_sent=None, strikes=0,
         up=None, cleared=None, refreshed=None, work=(),
     )  # fmt: skip
+    if memory.phase in (Phase.STARTING, Phase.GATING):
+        # It may be the launch that took the head down, as one that leaves a node no memory does.
+        memory = dataclasses.replace(memory, attempts=memory.attempts + 1)
     rests = memory.phase is Phase.RESTING and not memory.needs_boot
     if memory.desired == "stop" or memory.accepted is None or rests:
         return dataclasses.replace(memory, since=now)
@@ -173,6 +179,10 @@ def _clearing(rules: Rules, memory: Memory, view: View) -> tuple[Memory, list[Ac
     if view.now < memory.not_before:
         wait = memory.not_before - view.now
         return _phase(memory, view, Phase.BACKOFF, memory.due or f"next start in {wait:.0f} s"), []
+    if memory.attempts >= rules.start_attempts:  # by boots of the head; other failures were judged as they came
+        settled = _give_up(memory, view, f"the head was booted {memory.attempts} times while it started", certain=False)
+        if settled is not None:
+            return settled
     short = _short_of_memory(rules, memory, view)
     if short:
         return _wait_for_memory(rules, memory, view, short)
@@ -330,10 +340,11 @@ def _running(rules: Rules, memory: Memory, view: View) -> tuple[Memory, list[Act
     if failure:
         return _fail(rules, memory, view, failure)
     cut = _cut(view)
-    if cut:
+    if cut and (_is_dark(view) or view.now - memory.moved > FROZEN_SECONDS):
         # Requests hang while the engine's rail is cut and go on by themselves when it is back: wait, judge nothing.
         note = f"{cut}; waiting for the cable"
-        return dataclasses.replace(memory, reason=note, moved=view.now, answered=view.now, canary_sent=None), []
+        moved = view.now if _is_dark(view) else memory.moved
+        return dataclasses.replace(memory, reason=note, moved=moved, answered=view.now, canary_sent=None), []
     if memory.reason:
         memory = dataclasses.replace(memory, reason="")
     if memory.canary_sent is not None:
@@ -433,6 +444,20 @@ def _should_be_there(memory: Memory, position: int, rank: Rank) -> bool:
     return memory.phase is not Phase.STARTING or memory.asked.get(position) == rank.incarnation
 
 
+def _booted(memory: Memory, view: View) -> str:
+    """Which nodes were booted since the pair came to rest for what that may mend; "" if none was."""
+    if not memory.needs_boot:
+        return ""
+    pairs = enumerate(zip(memory.boots, view.nodes, strict=False))
+    found = [rank for rank, (old, node) in pairs if old and node.rank and node.rank.boot not in ("", old)]
+    return f"booted: the node of {_ranks(found)}" if found else ""
+
+
+def _is_dark(view: View) -> bool:
+    """Whether a rail has no carrier: a fact, where silence over it may be a firewall's."""
+    return any(node.rail_up is False for node in view.nodes)
+
+
 def _cut(view: View) -> str:
     """Which rails carry nothing; "" if all do, as far as known."""
     dark = [rank for rank, node in enumerate(view.nodes) if node.rail_up is False]
@@ -512,6 +537,7 @@ def _rest(memory: Memory, view: View, reason: str, *, needs_boot: bool = False) 
         gentle=False,
         canary_sent=None,
         needs_boot=needs_boot,
+        boots=tuple("" if node.rank is None else node.rank.boot for node in view.nodes),
     )
 
 

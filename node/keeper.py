@@ -119,7 +119,7 @@ class Keeper:
         judged = self.memory
         memory, actions = decide.decide(self._settings.rules, judged, view)
         logs: list[list[str]] = []
-        if any(isinstance(action, decide.Failed) for action in actions):
+        if any(isinstance(action, (decide.Failed, decide.Reject)) for action in actions):
             logs = await self._tails(signatures.LINES_READ, former=False, unbegun=_unbegun(judged, view))
             back = await self._way_back(judged, view.good)
             view = dataclasses.replace(view, verdict=self._verdict(logs), way_back=back)
@@ -138,6 +138,12 @@ class Keeper:
 
     async def request(self, message: dict[str, Any]) -> dict[str, Any]:
         """Answer the sparkpair command."""
+        try:
+            return await self._answer(message)
+        except OSError as error:
+            return {"ok": False, "error": f"the head's disk does not take it ({error}): free some space and ask again"}
+
+    async def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
         op = message.get("op")
         now = self._clock()
         if op == "status":
@@ -277,8 +283,11 @@ class Keeper:
             frozen_seconds=float(answer.get("frozen_seconds", 0.0)),
             work=decide.Work(int(work["log"]), int(work["io"]), float(work["cpu"])) if work else None,
             available=answer.get("memory_available"),
+            boot=str(answer["boot_id"]),
         )
-        return decide.Node(seen, 0.0, answer["rail_up"], self._rails.reach(link.rank))
+        # Who answers by that rail is reached over it, whatever a firewall does with an echo.
+        by_rail = bool(entry.addresses) and link.address == entry.addresses[0]
+        return decide.Node(seen, 0.0, answer["rail_up"], True if by_rail else self._rails.reach(link.rank))
 
     def _tell_clock(self, link: AgentLink, clocks: str) -> None:
         """A GPU that is clamped answers as before, at half the speed: said once until it is well again."""
@@ -517,7 +526,7 @@ class Keeper:
 
     async def _way_back(self, judged: Memory, good: str | None) -> str:
         """Why the last good generation cannot take the place of one that fails; "" where it can, or none is meant."""
-        if judged.phase not in (Phase.STARTING, Phase.GATING) or good in (None, judged.accepted):
+        if good in (None, judged.accepted):
             return ""
         try:
             generation = self._store.generation(str(good))
@@ -529,8 +538,10 @@ class Keeper:
     async def _mend_generation(self) -> None:
         """The accepted generation is damaged on this head: from the nodes' wanted sets, if they are still it; else the
         last good one; else rest."""
-        engine, now = self.memory.accepted or "", self._clock()
+        judged, engine, now = self.memory, self.memory.accepted or "", self._clock()
         found = await handover.wanted(self._links, engine, self._clock)
+        if self.memory is not judged:
+            return  # somebody asked for something meanwhile
         if engine and not found.refusals:
             try:
                 self._generation = self._store.snapshot(engine, found.texts, found.manifest, self._settings.text)
@@ -582,6 +593,8 @@ class Keeper:
                 memory = decide.after_boot(memory, now)
         good = self._store.way_back()
         if memory.accepted in self._store.rejected() and good not in (None, memory.accepted):
+            reason = self._store.rejected()[str(memory.accepted)]["reason"]
+            self._note_rollback(memory.accepted, str(good), reason, [])
             memory = decide.request_start(memory, now, f"back to launch {str(good)[:12]}", accepted=good)
         if memory.accepted is not None:
             try:
@@ -686,12 +699,12 @@ class Keeper:
             log(f"history: {event} could not be recorded: {error}", "warning")
 
     def _publish(self) -> None:
-        """The state for everybody; the ranks' lines, which may hold what users wrote, are for root."""
+        """The state for everybody; the ranks' lines, which may hold what users wrote, are for root, quoted ones too."""
         status = self.status()
         for name in ("last_failure", "rollback"):
             if status[name] is not None:
                 status[name] = {key: value for key, value in status[name].items() if key != "logs"}
-        text = json.dumps(status)
+        text = json.dumps(signatures.without_quotes(status))
         if text == self._published and self._status_path.exists():
             return
         temporary = self._status_path.with_suffix(".new")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from node.state import Verdict
 
@@ -47,6 +48,7 @@ _PREFIX = re.compile(
     r"(?:[\w.]{1,80}(?:Error|Exception): )?"
     r"(?:Value error, )?"
 )
+_QUOTE = re.compile(r' \("[^"]{0,220}"\)(?=\. Fix: )')
 # Log lines below a warning: what was asked and answered, never why something ended.
 _CHATTER = re.compile(r"(?:\d{4}-\d\d-\d\dT\S{1,30} )?(?:\([\w .:=-]{1,60}\) ?){0,3}(?:INFO|DEBUG)\b")
 
@@ -87,7 +89,7 @@ SIGNATURES: tuple[Signature, ...] = (
     _row(
         "weights-damaged",
         r"^Error while deserializing header",
-        "rest",
+        "reject",
         "a file of the weights is cut short or damaged",
         "run the deploy again, which reads the files and brings those that differ",
         "WGT-01, WGT-05; safetensors",
@@ -348,8 +350,18 @@ def match(logs: Sequence[Sequence[str]]) -> Verdict | None:
         return None
     place, rank, message = best
     signature = SIGNATURES[place]
-    text = f'rank {rank}: {signature.verdict} ("{printable(message)}"). Fix: {signature.fix}'
+    quoted = printable(message).replace('"', "'")  # so that its end is certain
+    text = f'rank {rank}: {signature.verdict} ("{quoted}"). Fix: {signature.fix}'
     return Verdict(signature.name, signature.action, text)
+
+
+def without_quotes(value: Any) -> Any:
+    """The same JSON without the lines that verdicts quote: an engine may have logged what its users wrote."""
+    if isinstance(value, str):
+        return _QUOTE.sub("", value)
+    if isinstance(value, dict):
+        return {key: without_quotes(item) for key, item in value.items()}
+    return [without_quotes(item) for item in value] if isinstance(value, list) else value
 
 
 def printable(text: str) -> str:

@@ -91,6 +91,8 @@ class Rank:
     work: Work | None = None
     available: int | None = None
     """MemAvailable of its node; None: unknown."""
+    boot: str = ""
+    """Which boot of its node this is; "": unknown."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,9 @@ class Memory:
     insist: bool = False
     """A person wants the start whatever the memory says."""
     needs_boot: bool = False
-    """It rests for what a boot of the head may mend."""
+    """It rests for what a boot of a node may mend."""
+    boots: tuple[str, ...] = ()
+    """The nodes' boots as it came to rest so."""
     refreshed: float | None = None
     """When it was last restarted for its memory."""
 
@@ -285,6 +289,7 @@ def restore(data: Mapping[str, Any]) -> Memory:
         values[name] = int(values.get(name, 0))
     for name in ("gentle", "insist", "needs_boot"):
         values[name] = bool(values.get(name, name == "gentle"))
+    values["boots"] = tuple(str(item) for item in values.get("boots", ()))
     for name in ("before", "idle"):
         values[name] = tuple(None if item is None else int(item) for item in values.get(name, ()))
     values["phase"] = Phase(values["phase"])

@@ -179,6 +179,7 @@ class Store:
             try:
                 manifest = self.manifest(path.name)
                 texts = self.generation(path.name).texts
+                ranks = [wire.parse_rank(text) for text in texts]
             except wire.WireError:
                 continue
             rejection = self.rejected().get(path.name)
@@ -189,7 +190,11 @@ class Store:
                     "good": self.good(path.name),
                     "rejected": rejection["reason"] if rejection else None,
                     "addresses": sorted(set(ADDRESS.findall("\n".join(texts)))),
-                    "identities": manifest["identities"],
+                    # Of the files alone: everybody may read this, and what tells a secret apart is not for everybody.
+                    "identities": [
+                        list(known[: len(rank.content)])
+                        for rank, known in zip(ranks, manifest["identities"], strict=True)
+                    ],
                 }
             )
         return found

@@ -108,6 +108,7 @@ def tried(bad: Bad) -> str:
             arguments = (*trial(bad.engine, *bad.env), *data(*bad.knobs), *more)
             run = pair.deploy(*arguments)
         assert run.code == 1, f"exit {run.code}: {run.text[-1500:]}"
+        assert "Run the same command again" not in run.text, "that would be refused"
         for said in (good[:12], "rank 0, last lines", "rank 1, last lines"):
             assert said in run.text, f"the deploy does not tell {said!r}: {run.text[-2500:]}"
         assert pair.status()["phase"] == "running", "the deploy ended before its outcome was there"

@@ -603,3 +603,41 @@ def test_the_memory_before_a_start_counts_when_it_was_good():
     memory, _ = decide.decide(RULES, memory, view(4, UP, UP, gates=Gating("passed")))
     assert memory.idle == (110, 110)
     assert decide.restore(json.loads(json.dumps(decide.dump(memory)))) == memory
+
+
+def test_a_boot_of_a_worker_ends_a_rest_that_a_boot_may_end():
+    lost = Verdict("gpu-lost", "rest", "rank 1: power cycle the node")
+    was = Node(Rank("running", engine=ENGINE, incarnation="i", boot="one"), rail_up=True)
+    gone = Node(Rank("exited", engine=ENGINE, exit_code=1, incarnation="i", boot="one"))
+    memory, _ = decide.decide(RULES, running(), view(1000, was, gone, good=ENGINE, verdict=lost))
+    assert memory.boots == ("one", "one")
+    for node in (Node(None, 5), gone, Node(Rank("absent", boot="one"))):
+        assert decide.decide(RULES, memory, view(1001, was, node))[0].phase is Phase.RESTING
+    after = Node(Rank("absent", incarnation="j", boot="two"))
+    memory, _ = decide.decide(RULES, memory, view(1100, was, after))
+    assert (memory.phase, memory.needs_boot) == (Phase.STOPPING, False)
+    assert memory.reason == "booted: the node of rank 1; it rested for what a boot may mend"
+
+
+def test_a_new_launch_that_takes_the_head_down_again_and_again_is_rejected():
+    memory = starting()
+    for boots in (1, 2):
+        memory = decide.after_boot(memory, 1.0)
+        assert memory.attempts == boots
+        memory, actions = decide.decide(RULES, memory, view(2, ABSENT, ABSENT, good=GOOD))
+        if boots == 1:
+            assert (memory.phase, actions) == (Phase.STARTING, [])
+    assert [type(action) for action in actions] == [Reject] and memory.accepted == GOOD
+    proven = dataclasses.replace(starting(), attempts=9)
+    assert decide.decide(RULES, decide.after_boot(proven, 1.0), view(2, ABSENT, ABSENT, good=ENGINE))[0].phase is (
+        Phase.STARTING
+    )
+
+
+def test_a_moving_pair_is_not_cut_off_by_a_firewall_that_drops_echoes():
+    mute = dataclasses.replace(UP, rail_reach=False)
+    memory = running(now=0)
+    for at in range(0, 300, 5):
+        look = view(at, UP, mute, healthy=True, progress=(float(at),), busy=1)
+        memory, actions = decide.decide(RULES, memory, look)
+        assert (memory.reason, actions) == ("", [])

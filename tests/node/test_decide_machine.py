@@ -9,14 +9,14 @@ the way. After every look these must hold:
     before its back-off is over.
  3. What is promoted passed its gates in this very start, and runs. Nothing else makes a launch the last good one.
  4. A rejected launch is never begun again, unless it was accepted anew. Only a launch that was never good is rejected,
-    only while it starts, only where the way back is free; then the last good one takes its place, and nothing but
-    that changes what is accepted.
+    only while it starts, or before it is started again after it took the head down, and only where the way back is
+    free; then the last good one takes its place, and nothing but that changes what is accepted.
  5. While tokens move nothing is restarted, except for a rank that is dead, frozen, gone or another's, for gates that
     were answered wrongly, and for a person. A canary that is answered wrongly twice counts as dead. A canary is sent to
    a pair that is idle, or whose tokens have not moved for long.
  6. Ranks are ended only when a restart or an end was decided, never by a look that finds the pair well.
- 7. Failures within the window beyond the budget end in rest. Resting stays so until a person or a deploy asks, or the
-    head is booted where that may help.
+ 7. Failures within the window beyond the budget end in rest. Resting stays so until a person or a deploy asks, or a
+    node is booted where that may help.
  8. Stopped on purpose stays stopped, whatever happens, over restarts of the keeper and boots of the head too.
  9. The same look at the same memory decides the same, changes neither, and a memory that was written down and read
     back decides the same again. A lost order is given again.
@@ -365,14 +365,13 @@ class PairMachine(RuleBasedStateMachine):
         if before.phase is Phase.RUNNING and view.now - before.since > RULES.stable_seconds:
             self.failures.clear()
         after, actions = self.judge(before, view)
-        if any(isinstance(action, Failed) for action in actions):
+        if any(isinstance(action, Failed | Reject) for action in actions):
             verdict = None if self.verdict is None else Verdict("said", self.verdict, f"rank 1: {self.verdict}")
             back = ""
-            if before.phase in (Phase.STARTING, Phase.GATING) and view.good not in (None, before.accepted):
+            if view.good not in (None, before.accepted):
                 back = self.way_back
             view = dataclasses.replace(view, verdict=verdict, way_back=back)
             after, actions = self.judge(before, view)
-            assert any(isinstance(action, Failed) for action in actions)
         self.check(before, view, after, actions)
         self.memory = after
         for action in actions:
@@ -462,7 +461,8 @@ class PairMachine(RuleBasedStateMachine):
         if not rejects:
             assert after.accepted == before.accepted, "4"
         for action in rejects:
-            assert before.phase in (Phase.STARTING, Phase.GATING), "4"
+            worn = before.phase in BEFORE_A_START and before.attempts >= RULES.start_attempts
+            assert worn or before.phase in (Phase.STARTING, Phase.GATING), "4"
             assert action.engine == before.accepted, "4"
             assert self.fallback() is not None, "4"
             assert after.accepted == self.fallback() != action.engine, "4"

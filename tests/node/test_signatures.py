@@ -255,3 +255,13 @@ def test_a_fix_names_knobs_that_exist():
     for signature in SIGNATURES:
         for word in re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", signature.fix):
             assert word in KNOBS, f"{signature.name}: {word}"
+
+
+def test_what_everybody_may_read_quotes_no_line():
+    found = match([["ValueError: To serve at least one request with the model's secret words"], []])
+    assert found is not None and "secret words" in found.text
+    told = signatures.without_quotes({"reason": f"rank 0: exited; {found.text}", "rejected": {"a": [found.text, 1]}})
+    assert "secret words" not in str(told)
+    assert told["reason"].startswith("rank 0: exited; rank 0: ") and ". Fix: " in told["reason"]
+    tricky = match([['ValueError: To serve at least one request with the model ("secret"). Fix: ") more secret'], []])
+    assert tricky is not None and "secret" not in signatures.without_quotes(tricky.text)

@@ -634,7 +634,12 @@ def _docker_logs(container: str, lines: int, times: bool = False) -> list[str]:
     asked = min(LOG_LINES_ASKED, lines * LOOKS_PER_LINE)
     words = ["docker", "logs", *(["--timestamps"] if times else []), "--tail", str(asked), container]
     # Read piece by piece: a rank that logs what it is asked writes lines of megabytes, and this program may hold few.
-    return _fitting(report.said(words, LOG_BYTES_ASKED, LOG_SECONDS).splitlines()[-lines:])
+    return _fitting(telling(report.said(words, LOG_BYTES_ASKED, LOG_SECONDS).splitlines())[-lines:])
+
+
+def telling(lines: Sequence[str]) -> list[str]:
+    """The lines without those of looks at health and metrics that were answered."""
+    return [line for line in lines if LOOKED.search(line) is None]
 
 
 def _fitting(lines: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ TYPED := $(wildcard spec checks facts node operations roles benchmarks)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check tests-of-plans tests-of-the-pair tests-that-wait tests-that-compute lint chaos soak bench-noop bench-copy lab-up lab-down lab-clean lab-ready lock lock-check lock-deps bundle verify-deep verify-image image-tests prune rollback remove docs plan status logs
+.PHONY: help venv demo test check tests-of-plans tests-of-the-pair tests-of-its-memory tests-that-wait tests-that-compute lint chaos soak bench-noop bench-copy lab-up lab-down lab-clean lab-ready lock lock-check lock-deps bundle verify-deep verify-image image-tests prune rollback remove docs plan status logs
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -73,16 +73,21 @@ test: ## lab: everything in check, then one pass on the simulated pair (at most 
 	exit $$code
 
 check: venv ## Lint, types and the fast tests: no lab, no root, under a minute
-	@set -e; start=$$(date +%s); $(MAKE) --no-print-directory -j5 -Otarget \
-	  lint tests-that-compute tests-of-plans tests-of-the-pair tests-that-wait; \
+	@set -e; start=$$(date +%s); $(MAKE) --no-print-directory -j6 -Otarget \
+	  lint tests-that-compute tests-of-plans tests-of-the-pair tests-of-its-memory tests-that-wait; \
 	echo "make check: $$(($$(date +%s) - start)) s"
 
 # Side by side, since some mostly wait: for the deadlines of a pair in memory, or of processes of their own.
 PAIR = tests/node/test_pair.py
+# By name, in two halves of about the same length: what the keeper remembers, and the rest.
+ITS_MEMORY = key or state
 OTHERS_THAT_WAIT = tests/node tests/lab
 PLANS = tests/plan
 tests-of-the-pair: venv
-	$(PYTHON) -m pytest -q $(PAIR)
+	$(PYTHON) -m pytest -q $(PAIR) -k "not ($(ITS_MEMORY))"
+
+tests-of-its-memory: venv
+	$(PYTHON) -m pytest -q $(PAIR) -k "$(ITS_MEMORY)"
 
 tests-that-wait: venv
 	$(PYTHON) -m pytest -q --ignore=$(PAIR) $(OTHERS_THAT_WAIT)

@@ -251,17 +251,25 @@ def wait_healed(before: dict[str, Any], seconds: float = 300) -> float:
 
 
 def kill_process(host: settings.Host, title: str, number: int = 9) -> str:
-    """Send a signal to one engine process on a host, chosen by its role; tells its command line."""
-    found = engine_processes(host)
-    if title == "main":
-        pid = on(host, "docker ps -q --filter label=sparkpair.rank | xargs docker inspect -f '{{.State.Pid}}'").strip()
-        chosen = [line for line in found if line.split()[0] == pid]
-    else:
-        chosen = [line for line in found if title in line]
-    if not chosen:
-        raise AssertionError(f"{host.name}: no {title} among {found}")
+    """Send a signal to one engine process on a host, chosen by its role; tells its command line. A rank that is being
+    started may have processes before Docker names it."""
+    chosen: list[str] = []
+
+    def found() -> bool:
+        chosen[:] = _of_role(host, title)
+        return bool(chosen)
+
+    wait_for(found, 20, f"{title} on the {host.name}", 0.2)
     on(host, f"kill -{number} {chosen[0].split()[0]}")
     return chosen[0]
+
+
+def _of_role(host: settings.Host, title: str) -> list[str]:
+    if title != "main":
+        return [line for line in engine_processes(host) if title in line]
+    asked = "docker ps -q --filter label=sparkpair.rank | xargs -r docker inspect -f '{{.State.Pid}}'"
+    pid = on(host, asked, check=False).strip()
+    return [line for line in engine_processes(host) if line.split()[0] == pid]
 
 
 def assert_no_orphan(host: settings.Host) -> None:

@@ -253,15 +253,15 @@ class EngineProbe:
         """Wait for a gate until its deadline; whether others' requests moved meanwhile."""
         loop = asyncio.get_running_loop()
         end, tick = loop.time() + seconds, min(TICK_SECONDS, seconds / 20)
-        others, mark, ours = False, self.progress, asker.open
+        others, mark = False, self.progress
         while not task.done() and (left := end - loop.time()) > 0:
             await asyncio.wait({task}, timeout=min(tick, left))
             self.look()
             now = self.progress
             if now is not None and mark is not None and now != mark:
-                # The numbers are up to a look old, so they may still count a request of ours that has just ended.
-                others = others or (self.busy or 0) > max(ours, asker.open)
-            mark, ours = now or mark, asker.open
+                # On a busy head the numbers are some looks old, and may count requests of ours that have ended.
+                others = others or (self.busy or 0) > asker.most
+            mark = now or mark
         return others
 
     async def _ask(self) -> None:
@@ -314,10 +314,13 @@ class _Asker:
         self.asking = "the engine"
         self.open = 0
         """Completions of this gate that are not answered yet."""
+        self.most = 0
+        """The most that there were at once."""
 
     async def complete(self, asked: str, body: Mapping[str, object]) -> gates.Answer:
         self.asking = asked
         self.open += 1
+        self.most = max(self.most, self.open)
         try:
             # The gate's own deadline comes first.
             return await self._probe.ask_gate(self._gate.name, asked, body, self._gate.seconds + HTTP_SECONDS)

@@ -16,7 +16,7 @@ from tests.lab.chaos_deep import ROT
 from tests.lab.chaos_rows import converged, one_container_each, use
 
 PARTS = ((HEAD, "main"), (HEAD, "EngineCore"), (HEAD, "Worker_TP0"), (WORKER, "main"), (WORKER, "Worker_TP1"))
-LATE_SECONDS = 60
+LATE_SECONDS = 180
 """How much later than the other one a node gets its power back."""
 LONG_CUT_SECONDS = 300
 STREAM_SECONDS = 600

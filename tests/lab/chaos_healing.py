@@ -542,8 +542,8 @@ def state_garbled() -> str:
 
 
 def generation_garbled() -> str:
-    """The accepted generation is damaged, the keeper is restarted and a rank dies: made whole from the nodes' own wanted
-    sets, which still are that launch, and started."""
+    """The accepted generation is damaged, the keeper is restarted and a rank dies: made whole from the nodes' own
+    wanted sets, which still are that launch, and started."""
     with left_alone("contract", moved=("kept ", "link ")) as before:
         accepted = pair.status()["accepted"]
         pair.on(HEAD, f"echo '{{garbled' > /var/lib/sparkpair/generations/{accepted}/rank0.json")

@@ -89,7 +89,7 @@ def killed(engine: str, host: Host, title: str, when: str) -> pair.Seen:
     with left_alone(engine, *slow) as before:
         if when == "during load":
             pair.on(HEAD, "sparkpair restart")
-            pair.wait_for(lambda: loads(before, host, title), 60, f"{title} on the {host.name}", 0.2)
+            pair.wait_for(lambda: loads(before, host, title), 240, f"{title} on the {host.name}", 0.2)
             before = {**before, "counters": {**before["counters"], "starts": before["counters"]["starts"] + 1}}
         with pair.Streams(2 if when == "streaming" else 0, max_tokens=2000):
             if when == "streaming":

@@ -452,14 +452,15 @@ class Keeper:
             return {
                 "ok": False,
                 "error": f"launch {engine[:12]} was rejected on {rejection['time']}: {rejection['reason']}. "
-                f"To try it once more: deploy with retry_rejected={engine[:12]}",
+                # Whole: its first digits alone may read as a number.
+                f"To try it once more: deploy with retry_rejected={engine}",
             }
         found = await handover.wanted(self._links, engine, self._clock)
         if found.refusals:
             return {"ok": False, "error": "\n".join(found.refusals)}
-        self._unkept.pop(engine, None)
-        self._store.forgive(engine)
         self._generation = self._store.snapshot(engine, found.texts, found.manifest, self._settings.text)
+        self._unkept.pop(engine, None)
+        self._store.forgive(engine)  # only now: a disk that takes no snapshot must not cost the rejection
         self._serve_with(self._settings)
         self._list()
         reason = "first start" if self.memory.accepted is None else "the configuration changed"

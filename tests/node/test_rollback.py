@@ -25,6 +25,10 @@ async def good_then(world: World, knob: int) -> tuple[str, str]:
     return good, bad
 
 
+def full(*_: object, **__: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
 async def back_to(world: World, good: str) -> dict[str, object]:
     while world.keeper.status()["accepted"] != good:
         await asyncio.sleep(0.01)
@@ -49,7 +53,11 @@ def test_a_launch_whose_gates_fail_is_rejected_and_the_last_good_one_serves(tmp_
         published = json.loads((tmp_path / "status.json").read_text())
         assert "logs" not in published["rollback"], "what users wrote is for root"
         answer = await world.accept(bad)
-        assert not answer["ok"] and f"retry_rejected={bad[:12]}" in answer["error"]
+        assert not answer["ok"] and f"retry_rejected={bad}" in answer["error"]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(world.store, "snapshot", full)
+            again = await world.keeper.request({"op": "accept", "engine": bad, "again": True})
+        assert "No space left" in again["error"] and bad in world.keeper.status()["rejected"]
         again = await world.keeper.request({"op": "accept", "engine": bad, "again": True})
         assert again == {"ok": True}
         status = await world.until("running")
@@ -249,9 +257,6 @@ def test_a_pair_that_has_served_since_an_xid_is_started_again(tmp_path: Path, mo
 
 
 def test_a_rejection_that_could_not_be_written_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
     async def story(world: World) -> None:
         good, bad = await good_then(world, 8)
         with monkeypatch.context() as disk:

@@ -268,7 +268,7 @@ def test_another_nodes_report_comes_over_a_connection_of_its_own(
 
     monkeypatch.setattr(report, "gather", gather)
     monkeypatch.setattr(link, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(support, "CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(support, "CONNECT_SECONDS", 1.0)
     places = Places(socket=tmp_path / "s", state=tmp_path / "a", lease=tmp_path / "l", wanted=tmp_path / "w")
     monkeypatch.setattr(
         support,

@@ -10,12 +10,14 @@ from facts.values import Unknown
 
 @dataclass(frozen=True)
 class Verdict:
-    """What holds, or what was seen instead and what to do. `holds` is None when it could not be found out."""
+    """What holds, or what was seen instead and what to do. `holds` is None when it could not be found out. What is only
+    `told` does not hold either, and forbids nothing: a deploy says it and goes on."""
 
     where: str
     statement: str
     holds: bool | None
     fix: str = ""
+    told: bool = False
 
     def text(self) -> str:
         """As a refusal or a failure, indented for the list that it stands in."""
@@ -36,11 +38,16 @@ def broken(where: str, statement: str, fix: str) -> Verdict:
     return Verdict(where, statement, False, fix)
 
 
+def told(where: str, statement: str, fix: str) -> Verdict:
+    """What the operator should know of, and what may be done; nothing is refused for it."""
+    return Verdict(where, statement, False, fix, told=True)
+
+
 def unknown(where: str, what: str, reason: Unknown) -> Verdict:
     """A probe that failed: nobody may go on as if the answer were no."""
     return Verdict(where, f"{what} could not be read: {reason.reason}", None, "make that answer, then run again")
 
 
 def failures(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Those that do not hold, each once."""
-    return list(dict.fromkeys(verdict for verdict in verdicts if not verdict.holds))
+    """Those that do not hold and are more than told, each once."""
+    return list(dict.fromkeys(verdict for verdict in verdicts if not verdict.holds and not verdict.told))

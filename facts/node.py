@@ -61,6 +61,8 @@ class Query:
     gpu: bool = False
     cgroups: tuple[str, ...] = ()
     """Where the engine's processes are; who holds memory is looked at where any are named."""
+    host: str = ""
+    """How much of facts.host is asked: nothing, "brief" or "full"."""
 
     def text(self) -> str:
         """As the probe reads it."""

@@ -9,18 +9,16 @@ from typing import TypeVar
 
 from pyinfra.api.exceptions import OperationError
 
+from facts.host import HostFacts
+from facts.unknown import Unknown
 from node import gids
 from node.content import PARTS
 
+__all__ = ["Unknown"]
+
 T = TypeVar("T")
+NOT_PROBED = Unknown("not probed")
 ACTIVE = ("active", "activating", "reloading")
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """A part that could not be read, and why."""
-
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -360,34 +358,34 @@ class NodeFacts:
     machine: str | Unknown = ""
     machine_id: str | Unknown = ""
     boot_id: str | Unknown = ""
-    files: Mapping[str, File | None] | Unknown = Unknown("not probed")
-    texts: Mapping[str, str | Unknown | None] | Unknown = Unknown("not probed")
-    trees: Mapping[str, Mapping[str, str]] | Unknown = Unknown("not probed")
-    accounts: Mapping[str, Account | None] | Unknown = Unknown("not probed")
-    tools: Mapping[str, str | None] | Unknown = Unknown("not probed")
-    links: Mapping[str, Link] | Unknown = Unknown("not probed")
-    netdevs: Mapping[str, Netdev] | Unknown = Unknown("not probed")
-    mentions: tuple[Mention, ...] | Unknown = Unknown("not probed")
-    hcas: Mapping[str, Hca] | Unknown = Unknown("not probed")
-    docker: Docker | Unknown = Unknown("not probed")
-    content: Mapping[str, Content | Unknown] | Unknown = Unknown("not probed")
-    secrets: Mapping[str, Secret | Unknown] | Unknown = Unknown("not probed")
-    mounts: Mapping[str, Mounted] | Unknown = Unknown("not probed")
-    overlays: Mapping[str, int] | Unknown = Unknown("not probed")
+    files: Mapping[str, File | None] | Unknown = NOT_PROBED
+    texts: Mapping[str, str | Unknown | None] | Unknown = NOT_PROBED
+    trees: Mapping[str, Mapping[str, str]] | Unknown = NOT_PROBED
+    accounts: Mapping[str, Account | None] | Unknown = NOT_PROBED
+    tools: Mapping[str, str | None] | Unknown = NOT_PROBED
+    links: Mapping[str, Link] | Unknown = NOT_PROBED
+    netdevs: Mapping[str, Netdev] | Unknown = NOT_PROBED
+    mentions: tuple[Mention, ...] | Unknown = NOT_PROBED
+    hcas: Mapping[str, Hca] | Unknown = NOT_PROBED
+    docker: Docker | Unknown = NOT_PROBED
+    content: Mapping[str, Content | Unknown] | Unknown = NOT_PROBED
+    secrets: Mapping[str, Secret | Unknown] | Unknown = NOT_PROBED
+    mounts: Mapping[str, Mounted] | Unknown = NOT_PROBED
+    overlays: Mapping[str, int] | Unknown = NOT_PROBED
     """Directories of an earlier kit's whose files it put over the image's, with how many files are in each."""
-    disks: Mapping[str, Disk] | Unknown = Unknown("not probed")
-    memory: Memory | Unknown = Unknown("not probed")
+    disks: Mapping[str, Disk] | Unknown = NOT_PROBED
+    memory: Memory | Unknown = NOT_PROBED
     holders: Holders | Unknown | None = None
     """Who holds that memory; None where it was not asked."""
-    ports: Mapping[int, Holder | None] | Unknown = Unknown("not probed")
-    host_key: str | Unknown = Unknown("not probed")
-    units: Mapping[str, Unit] | Unknown = Unknown("not probed")
-    gpus: tuple[tuple[str, ...], ...] | Unknown = Unknown("not probed")
-    agent_code: str | Unknown | None = Unknown("not probed")
+    ports: Mapping[int, Holder | None] | Unknown = NOT_PROBED
+    host_key: str | Unknown = NOT_PROBED
+    units: Mapping[str, Unit] | Unknown = NOT_PROBED
+    gpus: tuple[tuple[str, ...], ...] | Unknown = NOT_PROBED
+    agent_code: str | Unknown | None = NOT_PROBED
     """Which programs the rank agent runs, or ran last since boot."""
-    status: Status | Unknown | None = Unknown("not probed")
+    status: Status | Unknown | None = NOT_PROBED
     """What the keeper published; None on a node where none has run since boot."""
-    kept: tuple[str | None, str] | Unknown | None = Unknown("not probed")
+    kept: tuple[str | None, str] | Unknown | None = NOT_PROBED
     """(accepted generation, desired) as the keeper keeps it over reboots; None where it never kept anything."""
     kept_start_seconds: float | None = None
     """How long the last start took, from the same file; None where it does not say."""
@@ -395,6 +393,8 @@ class NodeFacts:
     """The last deep check; None where there was none."""
     recorded: Recorded | Unknown | None = None
     """What the recorder wrote last; None where none has run since boot."""
+    host: HostFacts = field(default_factory=HostFacts)
+    """Hardware, system and network, as far as it was asked."""
 
     @property
     def memory_available(self) -> int | Unknown:

@@ -19,6 +19,7 @@ PACKAGES = [
     "linux-sysctl-defaults", "openssh-server", "openssh-client", "sudo", "netplan.io", "iproute2", "nftables",
     "iptables", "iputils-ping", "ethtool", "kmod", "procps", "docker.io", "docker-cli", "ca-certificates",
     "curl", "python3", "python3-yaml", "rsync", "less", "jq", "libcap2-bin",
+    "network-manager", "ufw", "iperf3", "perftest", "ibverbs-utils",
     "nfs-common", "nfs-kernel-server", "nfs-ganesha", "nfs-ganesha-vfs", "libnfs14", "python3-fusepy", "fuse3",
 ]  # fmt: skip
 
@@ -171,7 +172,9 @@ def customise(root: Path) -> None:
           " --subsystem-match=net --action=add\n")  # fmt: skip
     run("systemctl", f"--root={root}", "--quiet", "mask", *MASKED)
     # As on a node where the operator has only just installed the package and not looked further.
-    run("systemctl", f"--root={root}", "--quiet", "disable", "nfs-server.service")
+    run("systemctl", f"--root={root}", "--quiet", "disable", "nfs-server.service", "NetworkManager.service",
+        "NetworkManager-dispatcher.service", "NetworkManager-wait-online.service", "ufw.service", "iperf3.service",
+        "wpa_supplicant.service")  # fmt: skip
     for place in (root / "etc/systemd/system").glob("nfs-*.requires"):
         shutil.rmtree(place)  # by these the package ties its server to what is masked here
     run("systemctl", f"--root={root}", "--quiet", "enable",

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from ipaddress import AddressValueError, IPv4Address
+from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueError
 from typing import Literal
 
 Empty = Literal[""]
@@ -325,6 +325,28 @@ class Address(Kind):
     @property
     def allowed(self) -> str:
         return "IPv4 address"
+
+
+@dataclass(frozen=True)
+class Network(Kind):
+    """An IPv4 network in its usual notation, with a prefix within bounds."""
+
+    low: int
+    high: int
+
+    def parse(self, value: object) -> str:
+        try:
+            network = IPv4Network(value) if isinstance(value, str) else None
+        except (AddressValueError, NetmaskValueError, ValueError):
+            network = None
+        wrong = network is None or not self.low <= network.prefixlen <= self.high
+        if network is None or wrong or network.is_loopback or network.is_multicast or "/" not in str(value):
+            raise Refused(f"must be {self.allowed}")
+        return str(network)
+
+    @property
+    def allowed(self) -> str:
+        return f"an IPv4 network such as 10.200.0.0/16, a prefix of /{self.low} to /{self.high}"
 
 
 @dataclass(frozen=True)

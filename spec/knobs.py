@@ -29,6 +29,7 @@ from spec.kinds import (
     Kind,
     Licences,
     Name,
+    Network,
     NodePath,
     Number,
     OneOf,
@@ -560,6 +561,47 @@ class Knobs(BaseModel):
 
     rail_mtu: Annotated[int, Whole(1280, 9000), Becomes("mtu of each rail"), Cost.FABRIC] = 9000
     """MTU of the rails. RoCE's own MTU is the largest of 1024, 2048 and 4096 that fits below it: 1500 leaves 1024."""
+
+    rail_network: Annotated[
+        str, Network(8, 22), Becomes("addresses of rails that the inventory leaves out"), Cost.FABRIC
+    ] = "10.200.0.0/16"
+    """Where the rails get addresses whose netdevs were found and not stated: rail 0 the first /24 of it, rail 1 the
+    second, the head .1 and the workers from .2 on. Rails that the inventory states have the addresses stated there."""
+
+    adopt_rails: Annotated[bool, Switch(), Becomes("the fabric role"), Cost.NOTHING] = False
+    """Whether a rail that somebody else's file sets up (netplan's, by hand or by a playbook) is taken over: its lines
+    there become comments, and the file as it was is kept on the node. Otherwise such a rail is refused, with the lines:
+    one netdev that two files set up has two masters."""
+
+    open_firewall: Annotated[bool, Switch(), Becomes("the fabric role"), Cost.NOTHING] = True
+    """Whether a firewall on a node that blocks the rails is opened there for the rails' own peers, and for nobody else.
+    NCCL, gloo and the copies use ports that nobody knows before (field reports: NET-21)."""
+
+    allow_tcp: Annotated[bool, Switch(), Becomes("the keeper, and the checks of RDMA"), Cost.SERVICE] = False
+    """Whether the ranks may talk over TCP where RDMA does not work. Without it that is an error: such a pair answers,
+    at a fraction of its speed, and nothing says so (field reports: RDMA-01, NET-11)."""
+
+    require_fabric_gate: Annotated[bool, Switch(), Becomes("preflight"), Cost.NOTHING] = False
+    """Whether the pair is started only over rails that have passed the gate of bandwidth and latency, as they are now.
+    fabric_test.py measures them, and a deploy does so by itself where nothing serves yet."""
+
+    fabric_gate_gbps: Annotated[float, Number(low=0.1, high=400), Becomes("the gate of the rails"), Cost.NOTHING] = 90.0
+    """Gb/s that one rail must carry by RDMA. Published: 111.7 on a healthy rail, 98 on one rail of a port, 13 on a
+    degraded one (field reports: NET-12, NET-22)."""
+
+    fabric_gate_both_gbps: Annotated[
+        float, Number(low=0.1, high=800), Becomes("the gate of the rails"), Cost.NOTHING
+    ] = 150.0
+    """Gb/s that both rails of a port must carry together by RDMA. Published: 161 (field reports: NET-12)."""
+
+    fabric_gate_tcp_gbps: Annotated[
+        float, Number(low=0.1, high=400), Becomes("the gate of the rails"), Cost.NOTHING
+    ] = 25.0
+    """Gb/s that a rail must carry by TCP, measured where RDMA cannot be. A degraded port stays between 8 and 25,
+    whatever it is asked with (field reports: NET-22); how much more a healthy one does by TCP is not published."""
+
+    fabric_gate_seconds: Annotated[int, Whole(1, 60), Becomes("the gate of the rails"), Cost.NOTHING] = 5
+    """How long each measurement of the gate takes."""
 
     # Staging: how files and image come to the nodes. None of these is part of a launch.
 

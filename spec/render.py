@@ -66,6 +66,7 @@ SERVICE_KNOBS = (
     "memory_restart_mib",
     "quiet_hours",
     "drop_page_cache",
+    "allow_tcp",
     "update_check",
     "update_url",
 )

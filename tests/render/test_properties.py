@@ -24,6 +24,7 @@ from spec.kinds import (
     Kind,
     Licences,
     Name,
+    Network,
     NodePath,
     Number,
     OneOf,
@@ -82,6 +83,8 @@ def values(kind: Kind) -> st.SearchStrategy[Any]:
             return st.integers(1, 999).map("{}g".format)
         case Address():
             return st.sampled_from(["0.0.0.0", "127.0.0.1", pair.HEAD["ssh_hostname"], "10.200.0.1"])
+        case Network():
+            return st.sampled_from(["10.200.0.0/16", "172.20.0.0/22"])
         case Repository():
             return st.tuples(WORD, WORD).map("/".join).filter(lambda text: ".." not in text and "--" not in text)
         case Commit():

@@ -19,6 +19,7 @@ from spec.kinds import (
     Image,
     Licences,
     Name,
+    Network,
     NodePath,
     Number,
     OneOf,
@@ -42,7 +43,7 @@ TYPES: dict[type, set[object]] = {
     Switch: {bool},
     WholeOr: {int, str},
     Pairs: {tuple[str, ...]},
-    **{kind: {str} for kind in (Name, OneOf, Words, NodePath, Image, Size, Address, Repository, Commit)},
+    **{kind: {str} for kind in (Name, OneOf, Words, NodePath, Image, Size, Address, Repository, Commit, Network)},
     **{kind: {str} for kind in (Revision, Endpoint, ControlPath, Licences, Hours, Prefix, Several)},
 }
 EVERY = pytest.mark.parametrize("knob", KNOBS.values(), ids=list(KNOBS))

@@ -1,0 +1,7 @@
+"""All checks there are. A module of checks has a tuple CHECKS; here they stand in the order in which doctor asks."""
+
+from __future__ import annotations
+
+from checks.check import Check
+
+CHECKS: tuple[Check, ...] = ()

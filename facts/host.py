@@ -200,12 +200,14 @@ class Session:
 
 @dataclass(frozen=True)
 class Clock:
-    """`seconds` since the epoch as the node says it, `asked` and `answered` by the control machine's own clock;
-    `synchronized` as timedatectl says it, None where it does not."""
+    """`seconds` since the epoch as the node says it, `asked` and `answered` by the control machine's own clock, which
+    stamps them around the probe (facts.node); `synchronized` as timedatectl says it, None where it does not."""
 
     seconds: float
     synchronized: bool | None = None
     service: str = ""
+    asked: float | None = None
+    answered: float | None = None
 
 
 @dataclass(frozen=True)

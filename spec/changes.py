@@ -17,6 +17,7 @@ from node import wire
 from spec.kinds import Number, Switch, Whole, WholeOr
 from spec.knobs import KNOBS, Cost, Knob, Knobs
 from spec.stacks import STACKS, Stack
+from spec.stacks.common import OWN_GID
 
 Reading = Mapping[str, object]
 """Values by knob, or by the flag, variable, mount or option itself where no knob stands for it. What is not there is
@@ -25,7 +26,7 @@ left to the engine."""
 ENGINE_ENV = "engine_env"
 API_KEY = "the API key"
 CONTENT = "content of"
-GID_VARIABLE, KEY_VARIABLE = "NCCL_IB_GID_INDEX", "VLLM_API_KEY"
+GID_VARIABLE, HCA_VARIABLE, KEY_VARIABLE = "NCCL_IB_GID_INDEX", "NCCL_IB_HCA", "VLLM_API_KEY"
 LOOKED_UP = "looked up"
 NFS_SOURCE, NFS_OPTIONS = "the weights over NFS", "their mount options"
 KEEPERS_NODES = "the keeper's nodes"
@@ -292,6 +293,11 @@ class _Launch:
         for name, value in values.items():
             if name == GID_VARIABLE:
                 self._gid_index(value)
+            elif name.startswith(OWN_GID) and isinstance(value, wire.GidIndex):
+                self._found["nccl_ib_gid_index"] = LOOKED_UP
+            elif name == HCA_VARIABLE and isinstance(value, str):
+                self._found["nccl_rails"] = len(value.split(","))
+                self._raw(name, value)
             elif name == KEY_VARIABLE and not isinstance(value, str):
                 self._found["require_api_key"] = True
             elif name in fixed and isinstance(value, str):
@@ -306,7 +312,7 @@ class _Launch:
         if isinstance(value, wire.GidIndex):
             # Of the rail, as a rule: its own rows say what that is.
             env = dict(self._spec.env)
-            usual = (value.hca, value.address) == (env.get("NCCL_IB_HCA"), env.get("VLLM_HOST_IP"))
+            usual = (value.hca, value.address) == (env.get(HCA_VARIABLE), env.get("VLLM_HOST_IP"))
             self._found[name] = LOOKED_UP if usual else f"{LOOKED_UP} ({value.hca}, {value.address})"
         else:
             text = str(value)

@@ -153,7 +153,7 @@ class Cluster:
         return tuple(other for other in self.nodes if other.rank != node.rank)
 
     def seat(self, node: Node) -> Seat:
-        """The node's place in the launch. NCCL runs on the first rail."""
+        """The node's place in the launch. NCCL runs on the first rail, or on the first two."""
         rail = node.rails[0]
         return Seat(
             rank=node.rank,
@@ -162,6 +162,7 @@ class Cluster:
             hca=rail.hca,
             address=rail.ip,
             network=rail.network,
+            further=tuple((more.hca, more.ip, more.network) for more in node.rails[1 : self.knobs.nccl_rails]),
             master_address=self.head.rails[0].ip,
             weights_path=node.weights_path,
             drafter_path=node.drafter_path,

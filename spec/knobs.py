@@ -539,6 +539,14 @@ class Knobs(BaseModel):
     """Row of the HCA's GID table. Leave it out: the row that holds the rail's address as RoCE v2 is looked up at every
     start, because it moves when a link comes back (3 to 4 was seen). State it only where the table is wrong."""
 
+    nccl_rails: Annotated[
+        int, Whole(1, 2), Becomes("NCCL_IB_HCA, NCCL_IB_MERGE_NICS, NCCL_IB_ADDR_RANGE"), Cost.RESTART
+    ] = 1
+    """Over how many rails NCCL sends. One QSFP port is two rails that share its 200 Gb/s but not their PCIe links.
+    Published for both beside one: +5% in reading a cold prompt and nothing in answering it (MiaAI's kit), +64% in a
+    collective by itself (tonyd2wild's kit, PR 35). The reference kit uses one. With 2, NCCL finds each HCA's GID by
+    itself in the networks of the rails, since it takes one index for all of them."""
+
     nccl_channels: Annotated[
         int | Empty | None,
         Whole(1, 32),

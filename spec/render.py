@@ -121,8 +121,8 @@ def service_text(cluster: Cluster) -> str:
                     "name": cluster.call_name(node),
                     "local": node.is_head,
                     "addresses": [] if node.is_head else [str(address) for address in addresses(node)],
-                    # The engine's traffic uses the first rail: without its carrier no request goes on.
-                    "netdevs": [node.rails[0].netdev],
+                    # The engine's traffic uses these rails: without their carrier no request goes on.
+                    "netdevs": [rail.netdev for rail in node.rails[: knobs.nccl_rails]],
                 }
                 for node in cluster.nodes
             ],

@@ -373,5 +373,28 @@ def _the_gid_index_is_looked_up(settings: Settings) -> Iterator[str]:
             )
 
 
+@error(
+    "nccl-rails",
+    "NCCL uses rails that are there, and looks their GIDs up by itself where it uses two",
+    "It takes one index for all its HCAs, and a rail's address may stand in another row on each.",
+    FIELD,
+    reads=("nccl_rails", "nccl_ib_gid_index"),
+)
+def _nccl_uses_rails_that_are_there(settings: Settings) -> Iterator[str]:
+    wanted = settings.effective.nccl_rails
+    for node in settings.nodes:
+        if node.rails and len(node.rails) < wanted:
+            yield (
+                f"nccl_rails = {wanted}: {node.name} has one rail; state both of its port in the inventory, or leave "
+                f"it out"
+            )
+        index = settings.gid_index(node)
+        if index is not None and wanted > 1:
+            yield (
+                f"nccl_rails = {wanted}: nccl_ib_gid_index = {index} ({node.name}) would hold for both HCAs; leave one "
+                f"of the two out"
+            )
+
+
 def _above(path: str) -> set[str]:
     return {str(parent) for parent in PurePosixPath(path).parents}

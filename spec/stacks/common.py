@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from ipaddress import IPv4Address
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv4Address, IPv4Network
 
 from spec.knobs import Knobs
 from spec.stacks.launch import GidIndex, Groups, Seat, Secret, compact_json
 
 API_KEY = Secret("api-key")
+OWN_GID = "SPARKPAIR_GID_INDEX_"
+"""Beginning of variables that only the rank agent means something by: which GIDs must be there."""
 
 
 def container_groups(knobs: Knobs) -> Groups:
@@ -26,26 +28,46 @@ def container_groups(knobs: Knobs) -> Groups:
 
 
 def nccl_env(seat: Seat) -> tuple[tuple[str, str | GidIndex], ...]:
-    """NCCL and gloo on the first rail: RoCE v2 over IPv4 on one HCA, and the same netdev for what goes over sockets."""
+    """NCCL on the first rail, or on both; gloo and whatever goes over sockets on the first alone. RoCE v2 over IPv4."""
     return (
         ("NCCL_NET", "IB"),
         ("NCCL_IB_DISABLE", "0"),
-        ("NCCL_IB_HCA", seat.hca),
-        ("NCCL_IB_GID_INDEX", GidIndex(seat.hca, seat.address) if seat.gid_index is None else str(seat.gid_index)),
+        ("NCCL_IB_HCA", ",".join([seat.hca, *(hca for hca, _, _ in seat.further)])),
+        *_gids(seat),
         ("NCCL_IB_ROCE_VERSION_NUM", "2"),
         ("NCCL_IB_ADDR_FAMILY", "AF_INET"),
-        ("NCCL_IB_ADDR_RANGE", str(seat.network)),
+        ("NCCL_IB_ADDR_RANGE", str(_joint([seat.network, *(network for _, _, network in seat.further)]))),
         ("NCCL_SOCKET_IFNAME", seat.netdev),
         ("GLOO_SOCKET_IFNAME", seat.netdev),
         ("TP_SOCKET_IFNAME", seat.netdev),
         ("MN_IF_NAME", seat.netdev),
         ("NCCL_NVLS_ENABLE", "0"),
         ("NCCL_CROSS_NIC", "0"),
-        ("NCCL_IB_MERGE_NICS", "0"),
+        ("NCCL_IB_MERGE_NICS", "1" if seat.further else "0"),
         ("NCCL_CUMEM_ENABLE", "0"),
         ("NCCL_IGNORE_CPU_AFFINITY", "1"),
         ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     )
+
+
+def _gids(seat: Seat) -> tuple[tuple[str, str | GidIndex], ...]:
+    """NCCL takes one index for all its HCAs, and on two of them a rail's address may stand in different rows. So with
+    more than one it is given none and looks by itself, in NCCL_IB_ADDR_RANGE. The variables that it does not know make
+    the rank agent look first: a rail without its GID stops the start there, and not a minute later."""
+    if not seat.further:
+        return (
+            ("NCCL_IB_GID_INDEX", GidIndex(seat.hca, seat.address) if seat.gid_index is None else str(seat.gid_index)),
+        )
+    rails = [(seat.hca, seat.address), *((hca, address) for hca, address, _ in seat.further)]
+    return tuple((f"{OWN_GID}{number}", GidIndex(hca, address)) for number, (hca, address) in enumerate(rails))
+
+
+def _joint(networks: Sequence[IPv4Network]) -> IPv4Network:
+    """The smallest network that holds all of them."""
+    joint = networks[0]
+    while not all(network.subnet_of(joint) for network in networks):
+        joint = joint.supernet()
+    return joint
 
 
 def rendezvous(knobs: Knobs, seat: Seat) -> Groups:

@@ -49,6 +49,8 @@ class Seat:
     cache_path: str
     model_directory: str
     """Last part of the weights' path on the head: what a model is called that was given no name."""
+    further: tuple[tuple[str, IPv4Address, IPv4Network], ...] = ()
+    """HCA, address and network of each rail that NCCL uses besides the first."""
     gid_index: int | None = None
     """Row of the HCA's table as the operator states it; None: looked up at every start."""
 

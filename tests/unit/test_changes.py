@@ -51,6 +51,7 @@ FOLLOWS: dict[str, set[str]] = {
     "weights_path": {"served_model_name", "content"},
     "drafter_path": {"content"},
     "chat_template": set(),
+    "nccl_rails": {"NCCL_IB_HCA", "NCCL_IB_MERGE_NICS", "NCCL_IB_ADDR_RANGE"},
 }
 
 
@@ -116,7 +117,8 @@ def test_nothing_of_a_launch_is_dropped(everywhere: dict[str, Any]) -> None:
             assert group[0] in {*known, *spelled, "--master-port"} or group[0] in reading
         variables = {name for knob in KNOBS.values() if knob.env for name in knob.env.names}
         for name, _ in launch["env"]:
-            assert name in {*variables, "NCCL_IB_GID_INDEX", "VLLM_API_KEY"} or reading.keys() & {
+            followed = {"NCCL_IB_GID_INDEX", "SPARKPAIR_GID_INDEX_0", "SPARKPAIR_GID_INDEX_1", "VLLM_API_KEY"}
+            assert name in variables | followed or reading.keys() & {
                 name,
                 f"engine_env {name}",
             }

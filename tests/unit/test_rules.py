@@ -401,7 +401,7 @@ ELSEWHERE = {
     "rails-same-number", "R12-rail-network", "R12-rails-apart", "rails-not-management", "R12-addresses-once",
     "R12-devices-once", "lease-covers-looks", "backoff-order", "canary-within-start", "one-rank-per-node",
     "image-stated", "weights-stated", "drafter-stated", "speculation-tokens", "knob-of-stack", "directories-apart",
-    "variable-once",
+    "variable-once", "nccl-rails",
     # On the lock file, whose messages tests/unit/test_lock.py holds.
     "lock-of-settings",
     # And on the pool, whose messages tests/unit/test_capacity.py holds.

@@ -7,27 +7,24 @@ The deep check takes as long as the disks do: minutes, more while the pair serve
 finish it by themselves, and the next run states what it found.
 """
 
-import hashlib
 import os
 import sys
-from contextlib import nullcontext
 
 from pyinfra import host, inventory, logger
 from pyinfra.api.exceptions import DeployError
 
-from checks import access, api, api_key, converged, deep, image, memory, nfs
+from checks import access
+from checks.check import When
+from checks.check import run as ask
+from checks.registry import CHECKS
 from checks.verdict import failures
-from facts.api import Chat
-from facts.pings import RailPings
-from facts.values import Unknown
 from operations import deep as deep_check
-from operations import wanted
-from operations.api import read_key, through
+from operations.api import api_statements
 from operations.run import begin
+from operations.sight import sight
 from spec.load import settings_from_pyinfra
 from spec.resolve import resolve
 
-CANARY_SECONDS = 120.0
 DEEP = "SPARKPAIR_DEEP"
 
 
@@ -49,47 +46,13 @@ def by_pyinfra(arguments):
 
 def statements(run):
     """Every statement about the nodes and the pair, each with its verdict."""
-    cluster, facts = run.cluster, run.all_seen()
-    yield from access.access(cluster, facts)
-    if not all(access.usable(seen) for seen in facts.values()):
+    seen = sight(run)
+    if not seen.whole:
+        yield from access.access(seen.cluster, seen.facts)
         return
-    programs = {path: hashlib.sha256(data).hexdigest() for path, data in run.programs.items()}
-    for node in cluster.nodes:
-        yield from converged.node_is_as_wanted(cluster, node, facts[node.name], wanted.files(run, node), programs)
-        yield from memory.watched(cluster, node, facts[node.name], run.programs_hash)
-    for node in cluster.nodes:
-        targets = list(converged.ping_targets(cluster, node))
-        pings = run.hosts[node.name].get_fact(RailPings, targets=targets, _sudo=True, _ignore_errors=True)
-        yield from converged.packets_pass(cluster, node, pings)
-    engine = wanted.engine(run)
-    yield from image.image_layers(cluster, facts)
-    yield from converged.weights_agree(cluster, facts)
-    yield from nfs.statements(cluster, facts)
-    for node in cluster.nodes:
-        yield from deep.checked(cluster, node, facts[node.name])
-    yield from converged.ranks_run(cluster, facts, engine)
-    yield from converged.keeper_agrees(
-        cluster.head, facts[cluster.head.name], run.programs_hash, wanted.service(run), engine
-    )
-    yield from api_key.kept(cluster, facts[cluster.head.name])
+    for _, verdict in ask(CHECKS, When.VERIFY, seen):
+        yield verdict
     yield from api_statements(run)
-
-
-def api_statements(run):
-    """What the API answers, wherever it listens."""
-    cluster, head = run.cluster, run.hosts[run.cluster.head.name]
-    at = api.place(cluster)
-    url = f"http://{at.address}:{at.port}/v1"
-    key = read_key(head) if cluster.knobs.require_api_key else ""
-    if isinstance(key, Unknown):
-        yield api.silent(url, key)
-        return
-    with through(head, at.address, at.port) if at.behind else nullcontext((at.address, at.port)) as way:
-        if isinstance(way, Unknown):
-            yield api.silent(url, way)
-            return
-        client = Chat(f"http://{way[0]}:{way[1]}/v1", cluster.served_model_name, CANARY_SECONDS, key)
-        yield from api.answers(cluster, url, client)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from checks import content, pair, rails, staging
+from checks import content, pair
 from checks.sourcing import Way
 from checks.verdict import Verdict, broken, holds, unknown
 from facts.pings import HEADERS
@@ -16,12 +16,8 @@ DEPLOY = "run deploy.py; its plan shows the difference: pyinfra --dry --diff inv
 RANK_LABEL, ENGINE_LABEL = "sparkpair.rank", "sparkpair.engine"
 
 
-def node_is_as_wanted(
-    cluster: Cluster, node: Node, seen: NodeFacts, files: Mapping[str, str], programs: Mapping[str, str]
-) -> Iterator[Verdict]:
-    """Rails, Docker, files, programs, units."""
-    yield from rails.are_set_up(cluster, node, seen)
-    yield from staging.docker(node, seen)
+def installed(node: Node, seen: NodeFacts, files: Mapping[str, str], programs: Mapping[str, str]) -> Iterator[Verdict]:
+    """Files, programs, units."""
     yield from _files(node, seen, files, programs)
     yield from _units(node, seen)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from checks import after, before
 from checks.check import Check
 
-CHECKS: tuple[Check, ...] = ()
+CHECKS: tuple[Check, ...] = (
+    *before.CHECKS,
+    *after.CHECKS,
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from typing import Any
 
 import gevent
@@ -14,11 +14,33 @@ from paramiko import SSHException
 from pyinfra.api.command import StringCommand
 from pyinfra.api.host import Host
 
+from checks import api
+from checks.verdict import Verdict
+from facts.api import Chat
 from facts.values import Unknown
+from operations.run import Run
 from spec.objects import API_KEY_FILE
 
+CANARY_SECONDS = 120.0
 CONNECT_SECONDS = 10.0
 CHUNK = 65536
+
+
+def api_statements(run: Run) -> Iterator[Verdict]:
+    """What the API answers, wherever it listens."""
+    cluster, head = run.cluster, run.hosts[run.cluster.head.name]
+    at = api.place(cluster)
+    url = f"http://{at.address}:{at.port}/v1"
+    key = read_key(head) if cluster.knobs.require_api_key else ""
+    if isinstance(key, Unknown):
+        yield api.silent(url, key)
+        return
+    with through(head, str(at.address), at.port) if at.behind else nullcontext((str(at.address), at.port)) as way:
+        if isinstance(way, Unknown):
+            yield api.silent(url, way)
+            return
+        client = Chat(f"http://{way[0]}:{way[1]}/v1", cluster.served_model_name, CANARY_SECONDS, key)
+        yield from api.answers(cluster, url, client)
 
 
 def read_key(host: Host) -> str | Unknown:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from checks import access, content, pair, rejected
+from checks import access, content, rejected
 from checks import preflight as checked
 from checks.verdict import Verdict, failures
 from facts.values import NodeFacts, UnknownFact
 from operations import bundle, image, opinion, staging, wanted
 from operations.preflight import refuse
 from operations.run import Run
+from operations.sight import starts
 
 
 def preflight(run: Run) -> None:
@@ -18,7 +19,7 @@ def preflight(run: Run) -> None:
     refuse(
         run,
         lambda facts: [
-            *checked.refusals(run.cluster, facts, _reached(run, facts), starts=_starts(run, facts)),
+            *checked.refusals(run.cluster, facts, _reached(run, facts), starts=starts(run)),
             *image.refusals(run),
             *bundle.refusals(run),
             # Nobody is asked about a launch that was tried.
@@ -42,17 +43,6 @@ def preflight_staging(run: Run) -> None:
 def preflight_removal(run: Run) -> None:
     """Raise DeployError with all that forbids to remove what nothing needs."""
     refuse(run, lambda facts: failures(access.access(run.cluster, facts)))
-
-
-def _starts(run: Run, facts: Mapping[str, NodeFacts]) -> bool:
-    """Whether this deploy starts the pair, or starts it anew. What is not known may well do that."""
-    try:
-        now = pair.accepted(facts[run.cluster.head.name])
-        # Without one of the nodes the wanted hash is not known, and it is refused in any case.
-        engine = wanted.engine(run) if all(access.usable(seen) for seen in facts.values()) else now.engine
-        return pair.todo(now, engine) is not pair.Todo.NOTHING
-    except UnknownFact:
-        return True
 
 
 def _rejected(run: Run, facts: Mapping[str, NodeFacts]) -> list[Verdict]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from checks import api, api_key, converged
+from checks import api, api_key, converged, rails, staging
 from checks.verdict import Verdict
 from facts.api import Answer
 from facts.values import STATUS, Unknown
@@ -35,7 +35,9 @@ def told(here: World) -> list[Verdict]:
             objects.RANK_FILE: digest(rank_text(cluster, node)),
             objects.NETPLAN_FILE: digest(netplan_text(cluster, node)),
         }
-        found += converged.node_is_as_wanted(cluster, node, facts[node.name], files, code)
+        found += rails.are_set_up(cluster, node, facts[node.name])
+        found += staging.docker(node, facts[node.name])
+        found += converged.installed(node, facts[node.name], files, code)
         pings = dict.fromkeys(converged.ping_targets(cluster, node), "")
         found += converged.packets_pass(cluster, node, pings)
     found += converged.weights_agree(cluster, facts)

@@ -1,0 +1,62 @@
+"""What verify and doctor judge: the facts of all nodes, and the digests of what is wanted there."""
+
+from __future__ import annotations
+
+import hashlib
+
+from checks import access, converged, pair
+from checks.check import Sight, Wanted
+from facts.pings import RailPings
+from facts.values import UnknownFact
+from operations import wanted
+from operations.run import Run
+
+
+def sight(run: Run) -> Sight:
+    """The whole pair, each rail tried by a packet of full size. Unusable nodes are in it, and none is asked there."""
+    facts = run.all_seen()
+    return Sight(
+        cluster=run.cluster,
+        facts=facts,
+        starts=starts(run),
+        wanted=_wanted(run) if all(access.usable(seen) for seen in facts.values()) else None,
+        pings={node.name: _pings(run, node.name) for node in run.cluster.nodes if access.usable(facts[node.name])},
+    )
+
+
+def starts(run: Run) -> bool:
+    """Whether a deploy would start the pair, or start it anew. What is not known may well do that."""
+    facts = run.all_seen()
+    try:
+        now = pair.accepted(facts[run.cluster.head.name])
+        # Without one of the nodes the wanted hash is not known, and it is refused in any case.
+        engine = wanted.engine(run) if all(access.usable(seen) for seen in facts.values()) else now.engine
+        return pair.todo(now, engine) is not pair.Todo.NOTHING
+    except UnknownFact:
+        return True
+
+
+def _wanted(run: Run) -> Wanted:
+    return Wanted(
+        files={node.name: wanted.files(run, node) for node in run.cluster.nodes},
+        programs={path: hashlib.sha256(data).hexdigest() for path, data in run.programs.items()},
+        code=run.programs_hash,
+        service=wanted.service(run),
+        engine=_engine(run),
+    )
+
+
+def _engine(run: Run) -> str | None:
+    """None where a fact that it needs is unknown as well: whoever needs that fact says so."""
+    try:
+        return wanted.engine(run)
+    except UnknownFact:
+        return None
+
+
+def _pings(run: Run, name: str) -> dict[str, str]:
+    targets = list(converged.ping_targets(run.cluster, run.cluster.node(name)))
+    if not targets:
+        return {}
+    found: dict[str, str] = run.hosts[name].get_fact(RailPings, targets=targets, _sudo=True, _ignore_errors=True)
+    return found

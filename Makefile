@@ -9,7 +9,7 @@ TYPED := $(wildcard spec checks facts node operations roles benchmarks)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check tests-of-plans tests-of-the-pair tests-of-its-memory tests-that-wait tests-that-compute lint chaos soak bench-noop bench-copy lab-up lab-down lab-clean lab-ready lock lock-check lock-deps bundle verify-deep verify-image image-tests prune rollback remove docs plan status logs
+.PHONY: help venv demo test check tests-of-plans tests-of-the-pair tests-of-its-memory tests-that-wait tests-that-compute lint chaos soak bench-noop bench-copy lab-up lab-down lab-clean lab-ready lock lock-check lock-deps bundle doctor verify-deep verify-image image-tests prune rollback remove docs plan status logs
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -145,6 +145,9 @@ lock-check: venv ## Whether anything moved since the lock was written (exits 2 w
 bundle: venv ## One directory with image, weights and drafter, for a pair without internet: make bundle BUNDLE=/path
 	@if [ -z "$(BUNDLE)" ]; then echo "make bundle: which directory shall be made? make bundle BUNDLE=/path" >&2; exit 1; fi
 	$(PYTHON) bundle.py $(ARGS) "$(BUNDLE)"
+
+doctor: venv ## Everything that there is to ask of the two nodes, and what to do about what is wrong; changes nothing
+	$(PYTHON) doctor.py $(ARGS)
 
 verify-deep: venv ## verify.py, after every byte of weights and drafter was read again on both nodes
 	$(PYTHON) verify.py --deep $(ARGS)

@@ -12,7 +12,7 @@ import sys
 import click
 from pyinfra import config, state
 from pyinfra.api.exceptions import ConnectError, InventoryError, PyinfraError
-from pyinfra.api.state import StateStage
+from pyinfra.api.state import BaseStateCallback, StateStage
 from pyinfra_cli import cli
 
 # The guards below lean on how this minor release calls State.init, State.fail_hosts and _do_confirm.
@@ -28,6 +28,7 @@ _AGAIN = "Run the same command again: it goes on where this run stopped."
 _LOOKING = (
     "verify.py",
     "verify_image.py",
+    "doctor.py",
     "status.py",
     "logs.py",
     "history.py",
@@ -116,13 +117,32 @@ def _guard_screen():
 
 
 def _guard_failures():
-    """A node that fails ends the run with one sentence that says which, and what now."""
+    """A node that fails ends the run with one sentence that says which, and what now. Doctor alone goes on with those
+    that are left: which one is away, and why, is among what it is asked."""
+    goes_on = [os.path.basename(name) for name in _option("operations") or ()] == ["doctor.py"]
+    if goes_on:
+        from facts.node import cannot_be_reached
+
+        class Unreached(BaseStateCallback):
+            @staticmethod
+            def host_connect_error(state, host, error):
+                cannot_be_reached(host, str(error))
+
+        state_init = state.init
+
+        def init(*arguments, **options):
+            state_init(*arguments, **options)
+            state.add_callback_handler(Unreached())
+
+        state.init = init
 
     def fail_hosts(hosts_to_fail, activated_count=None):
         if not hosts_to_fail:
             return
         state.failed_hosts.update(hosts_to_fail)
         state.active_hosts -= hosts_to_fail
+        if goes_on and state.current_stage <= StateStage.Connect and state.active_hosts:
+            return
         names = ", ".join(sorted(host.name for host in hosts_to_fail))
         if state.current_stage <= StateStage.Connect:
             raise ConnectError(

@@ -33,8 +33,11 @@ def _packets(sight: Sight) -> Iterator[Verdict]:
 
 
 def _ranks(sight: Sight) -> Iterator[Verdict]:
+    there = {name for name, _ in sight.usable()}
     if sight.wanted is not None:
-        yield from converged.ranks_run(sight.cluster, sight.facts, sight.wanted.engine)
+        for verdict in converged.ranks_run(sight.cluster, sight.facts, sight.wanted.engine):
+            if verdict.where in there:
+                yield verdict
 
 
 def _keeper(sight: Sight) -> Iterator[Verdict]:
@@ -99,7 +102,7 @@ CHECKS: tuple[Check, ...] = (
         each(lambda sight, node, seen: deep.checked(sight.cluster, node, seen)),
         RUNS,
     ),
-    Check("pair.ranks", "Does each node run its rank of the wanted launch?", together(_ranks), RUNS),
+    Check("pair.ranks", "Does each node run its rank of the wanted launch?", _ranks, RUNS),
     Check("pair.keeper", "Does the keeper run, and call the pair running?", _keeper, RUNS, ("HW-07",)),
     Check("api.key-kept", "Is the API key there, and root's alone?", _key, RUNS),
 )

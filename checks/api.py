@@ -68,7 +68,7 @@ def answers(cluster: Cluster, url: str, client: Client) -> Iterator[Verdict]:
         return
     yield holds("", f"the API at {url} serves {model}")
     if knobs.require_api_key:
-        yield _locked(url, client.without_key())
+        yield locked(url, client.without_key())
     for stream in (False, True):
         how = "streaming" if stream else "at once"
         answer = client.ask(knobs.smoke_prompt, knobs.smoke_max_tokens, stream=stream)
@@ -90,7 +90,8 @@ def answers(cluster: Cluster, url: str, client: Client) -> Iterator[Verdict]:
         yield _with_reasoning(client.ask(knobs.smoke_prompt, knobs.smoke_max_tokens, thinking=True))
 
 
-def _locked(url: str, status: int | Unknown) -> Verdict:
+def locked(url: str, status: int | Unknown) -> Verdict:
+    """Whether a request without the key is refused."""
     if isinstance(status, Unknown):
         return _silent("a request without the key", status)
     if status != 401:

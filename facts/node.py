@@ -131,11 +131,19 @@ class _Seen:
 
 
 _seen: WeakKeyDictionary[Host, _Seen] = WeakKeyDictionary()
+_unreached: WeakKeyDictionary[Host, str] = WeakKeyDictionary()
+
+
+def cannot_be_reached(host: Host, reason: str) -> None:
+    """From now on there is nothing to be seen of this node: no connection is tried again."""
+    _unreached[host] = reason
 
 
 def node_facts(host: Host, query: Query) -> NodeFacts:
     """What is true on a node. Probed once in each phase, and again after an operation of ours changed something there;
     hosts that ask for each other's facts at the same time wait for the one probe."""
+    if host in _unreached:
+        return unreadable(f"it cannot be reached: {_unreached[host]}")
     seen = _seen.setdefault(host, _Seen())
     text = query.text()
     with seen.lock:

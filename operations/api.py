@@ -26,12 +26,12 @@ CONNECT_SECONDS = 10.0
 CHUNK = 65536
 
 
-def api_statements(run: Run) -> Iterator[Verdict]:
-    """What the API answers, wherever it listens."""
+def api_statements(run: Run, *, with_key: bool = True) -> Iterator[Verdict]:
+    """What the API answers, wherever it listens. Without the key, where it asks for one, only that it does."""
     cluster, head = run.cluster, run.hosts[run.cluster.head.name]
     at = api.place(cluster)
     url = f"http://{at.address}:{at.port}/v1"
-    key = read_key(head) if cluster.knobs.require_api_key else ""
+    key = read_key(head) if cluster.knobs.require_api_key and with_key else ""
     if isinstance(key, Unknown):
         yield api.silent(url, key)
         return
@@ -40,6 +40,9 @@ def api_statements(run: Run) -> Iterator[Verdict]:
             yield api.silent(url, way)
             return
         client = Chat(f"http://{way[0]}:{way[1]}/v1", cluster.served_model_name, CANARY_SECONDS, key)
+        if cluster.knobs.require_api_key and not with_key:
+            yield api.locked(url, client.without_key())
+            return
         yield from api.answers(cluster, url, client)
 
 

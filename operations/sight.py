@@ -19,7 +19,7 @@ def sight(run: Run) -> Sight:
         cluster=run.cluster,
         facts=facts,
         starts=starts(run),
-        wanted=_wanted(run) if all(access.usable(seen) for seen in facts.values()) else None,
+        wanted=_wanted(run),
         pings={node.name: _pings(run, node.name) for node in run.cluster.nodes if access.usable(facts[node.name])},
     )
 
@@ -47,9 +47,13 @@ def _wanted(run: Run) -> Wanted:
 
 
 def _engine(run: Run) -> str | None:
-    """None where a fact that it needs is unknown as well: whoever needs that fact says so."""
+    """None where a fact that it needs is unknown as well: whoever needs that fact says so. Without one of the nodes the
+    wanted launch is not known: the one that the keeper holds the pair to stands for it."""
+    facts = run.all_seen()
     try:
-        return wanted.engine(run)
+        if all(access.usable(seen) for seen in facts.values()):
+            return wanted.engine(run)
+        return pair.accepted(facts[run.cluster.head.name]).engine
     except UnknownFact:
         return None
 

@@ -44,10 +44,12 @@ ROOMS: dict[str, Room] = {
     "bundle": Room(("spec", "lock", "facts.hub", "facts.published", "node"), ("huggingface_hub",)),
     # Run by Python itself it becomes pyinfra, by the command line that plan.py makes.
     "verify": Room((*_VERB.ours, "plan"), _VERB.others),
+    "doctor": Room((*_VERB.ours, "plan"), _VERB.others),
     "inventory": Room(("spec.transport",)),
     # The guards read what pyinfra's own command line was given.
     # And they judge the settings before a node is reached.
-    "config": Room(("spec.load",), ("pyinfra", "pyinfra_cli", "click")),
+    # Doctor goes on without a node that cannot be reached, and is told why.
+    "config": Room(("spec.load", "facts.node"), ("pyinfra", "pyinfra_cli", "click")),
     "group_data": Room(),
     "spec": Room(),
     # The words in which a knob is declared: destination, scope, cost, bounds.

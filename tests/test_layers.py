@@ -73,6 +73,11 @@ ROOMS: dict[str, Room] = {
     # The port of the copies is said where it is opened; what a pool holds is judged as every other rule is.
     # And a lock is judged by what the settings name.
     "spec.rules": Room((*_CLUSTER, "spec.presets", "spec.objects", "spec.rules", "spec.sources")),
+    # Reads the netplan file of ours back; facts come in by what they have (a protocol), since spec knows none.
+    "spec.ports": Room(("spec.changes", "spec.cluster")),
+    "spec.rail_addresses": Room(("spec.ports",)),
+    "spec.contradictions": Room(("spec.cluster", "spec.ports")),
+    "spec.discovery": Room(("spec.cluster", "spec.contradictions", "spec.ports", "spec.rail_addresses")),
     # Where NFS mounts the weights is one of the places that are listed.
     "spec.resolve": Room((*_CLUSTER, "spec.objects")),
     "spec.nfs": Room(("spec.cluster",)),
@@ -100,12 +105,14 @@ ROOMS: dict[str, Room] = {
     "facts.published": Room(("facts", "spec.lock", "node.oci")),
     # Sent to the node and run there, before anything of ours is installed.
     "facts.probe": Room(("node",)),
+    "facts.talk_side": Room(),
     # How an identity is made, and which files are small, is said where the nodes say it.
     "checks": Room(
         (
             "checks",
             *_CLUSTER,
             "spec.changes",
+            "spec.discovery",
             "spec.licences",
             "spec.lock",
             "spec.objects",
@@ -116,7 +123,17 @@ ROOMS: dict[str, Room] = {
     ),
     # What several roles need of pyinfra, and the run that they belong to; it knows no role.
     "operations": Room(
-        ("operations", *_CLUSTER, "spec.changes", "spec.render", "spec.objects", "facts", "checks", "node"),
+        (
+            "operations",
+            *_CLUSTER,
+            "spec.changes",
+            "spec.discovery",
+            "spec.render",
+            "spec.objects",
+            "facts",
+            "checks",
+            "node",
+        ),
         ("pyinfra", "gevent", "paramiko"),
     ),
     "roles": Room((*_CLUSTER, "spec.render", "spec.objects", "facts", "checks", "operations", "node"), ("pyinfra",)),

@@ -160,7 +160,7 @@ class DockerSide:
     user_in_group: bool | None = None
     """Whether the user who logs in is in the group docker; None where there is no such group."""
     memlock: int | None = None
-    """LimitMEMLOCK of docker.service in bytes; None is unlimited."""
+    """LimitMEMLOCK of docker.service in bytes; None is unlimited, or that there is no Docker."""
     daemons: tuple[tuple[int, str], ...] = ()
     """(pid, command line) of each dockerd that runs."""
 

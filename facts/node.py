@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -17,6 +18,7 @@ from pyinfra.api.facts import FactBase
 from pyinfra.api.host import Host
 from pyinfra.api.state import State
 
+from facts.unknown import Unknown
 from facts.values import NodeFacts, parse, unreadable
 from node import content, secret
 
@@ -70,7 +72,7 @@ class Query:
 
 
 @cache
-def _payload() -> str:
+def _payload(with_host: bool = False) -> str:
     """The probe and the modules that it uses, packed: quoting would otherwise make it four times as long."""
     here = Path(__file__).parent
     sources = [
@@ -79,6 +81,8 @@ def _payload() -> str:
         ["node.secret", Path(secret.__file__).read_text(encoding="utf-8")],
         ["facts.probe", (here / "probe.py").read_text(encoding="utf-8")],
     ]
+    if with_host:
+        sources += [["facts", ""], ["facts.probe_host", (here / "probe_host.py").read_text(encoding="utf-8")]]
     return base64.b64encode(zlib.compress(json.dumps(sources).encode(), 9)).decode()
 
 
@@ -93,9 +97,10 @@ class NodeProbe(FactBase[NodeFacts]):
 
     def command(self, query: str) -> StringCommand:
         """One shell line, the same for root and for a user with sudo."""
+        payload = _payload(bool(json.loads(query).get("host")))
         program = StringCommand("$1 /usr/bin/python3 -ISB -c", QuoteString(_BOOTSTRAP), QuoteString(query))
         return StringCommand(
-            ": sparkpair-probe; user=$(id -un); run() {", program, '"$user"', _payload(), "2>/dev/null; };",
+            ": sparkpair-probe; user=$(id -un); run() {", program, '"$user"', payload, "2>/dev/null; };",
             "if [ ! -x /usr/bin/python3 ]; then echo", QuoteString(_NO_PYTHON),
             '; elif [ "$(id -u)" = 0 ]; then run "" || echo', QuoteString(_NO_ANSWER),
             '; else run "sudo -n" || if sudo -n true 2>/dev/null; then echo', QuoteString(_NO_ANSWER),
@@ -152,11 +157,21 @@ def node_facts(host: Host, query: Query) -> NodeFacts:
             seen.probes += 1
             changes = seen.changes
             keep_unprinted(host.state)
+            asked = time.time()
             found = host.get_fact(NodeProbe, query=text, _sudo=False, _ignore_errors=True, _timeout=TIMEOUT_SECONDS)
+            found = timed(found, asked, time.time())
             if changes != seen.changes:
                 return found  # the node was changed meanwhile: good enough for the asker, kept for nobody else
             seen.facts, seen.key = found, key
         return seen.facts
+
+
+def timed(facts: NodeFacts, asked: float, answered: float) -> NodeFacts:
+    """The facts with the control machine's own clock beside the node's, without which that says little."""
+    clock = facts.host.clock
+    if isinstance(clock, Unknown):
+        return facts
+    return replace(facts, host=replace(facts.host, clock=replace(clock, asked=asked, answered=answered)))
 
 
 def keep_unprinted(state: State) -> None:

@@ -53,6 +53,7 @@ def main() -> None:
 def collect(query: dict[str, Any], user: str) -> dict[str, Any]:
     """Every part of the answer."""
     home = _home(user)
+    tools = _host_tools(query)
     programs = {
         "links": _start(["ip", "-j", "address", "show"]),
         "units": _start(["systemctl", "show", "--property=" + UNIT_PROPERTIES, "--", *query.get("units", [])])
@@ -101,7 +102,20 @@ def collect(query: dict[str, Any], user: str) -> dict[str, Any]:
     }
     for name, part in parts.items():
         answer[name] = _guarded(part)
+    if tools is not None:
+        from facts import probe_host
+
+        answer["host"] = _guarded(lambda: probe_host.finish(tools, home, user))
     return answer
+
+
+def _host_tools(query: dict[str, Any]) -> Any:
+    """What looks at hardware and system is a module of its own, which is sent only where that is asked."""
+    if not query.get("host"):
+        return None
+    from facts import probe_host
+
+    return probe_host.begin(query)
 
 
 def _guarded(part: Callable[[], Any]) -> Any:
@@ -595,6 +609,9 @@ def _docker(images: list[str]) -> dict[str, Any]:
     seen["root"] = info.get("DockerRootDir", "")
     seen["runtimes"] = sorted(info.get("Runtimes") or {})
     seen["proxied"] = bool(info.get("HttpsProxy"))
+    seen["security"] = info.get("SecurityOptions") or []
+    seen["driver"] = info.get("Driver") or ""
+    seen["driver_status"] = info.get("DriverStatus") or []
     seen["disk"] = _guarded(lambda: _disk(seen["root"]))
     seen["images"] = {reference: _guarded(functools.partial(_image, reference)) for reference in images}
     seen["containers"] = _guarded(_containers)

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from pyinfra.api.exceptions import OperationError
 
+from facts import host_reading
 from facts.host import HostFacts
 from facts.unknown import Unknown
 from node import gids
@@ -492,6 +493,7 @@ def parse(document: object) -> NodeFacts:
         kept_start_seconds=_seconds(_kept(documents, KEEPER_STATE, _mapping)),
         deep=_kept(documents, DEEP_RESULT, _deep),
         recorded=_kept(documents, MEMORY, _recorded),
+        host=host_reading.read(document),
     )
 
 

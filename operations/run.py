@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -145,6 +146,7 @@ def query(settings: Settings, node: StatedNode) -> Query:
         ports=(knobs.api_port, knobs.master_port),
         gpu=True,
         cgroups=tuple(str(cgroup) for cgroup in ENGINE_CGROUPS) if knobs.memory_used_max_gib else (),
+        host="full" if os.environ.get("SPARKPAIR_DOCTOR") == "1" else "brief",
     )
 
 

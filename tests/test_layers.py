@@ -104,7 +104,11 @@ ROOMS: dict[str, Room] = {
     "facts.hub": Room(("facts", "spec.lock"), ("huggingface_hub", "httpx")),
     "facts.published": Room(("facts", "spec.lock", "node.oci")),
     # Sent to the node and run there, before anything of ours is installed.
-    "facts.probe": Room(("node",)),
+    "facts.probe": Room(("facts.probe_host", "node")),
+    "facts.probe_host": Room(("facts.probe",)),
+    # netplan's files are YAML.
+    "facts.tools": Room(("facts.host", "facts.tools")),
+    "facts.tools.netplan": Room(("facts.host", "facts.tools"), ("yaml",)),
     "facts.talk_side": Room(),
     # How an identity is made, and which files are small, is said where the nodes say it.
     "checks": Room(
@@ -327,5 +331,5 @@ def test_names_are_the_houses_words() -> None:
 def test_node_runs_on_the_oldest_python() -> None:
     """What runs on a node parses as Python 3.10: a Spark brings its own, and nothing of ours is installed into it."""
     for path in MODULES:
-        if path.parts[0] == "node" or path == Path("facts/probe.py"):
+        if path.parts[0] == "node" or path in (Path("facts/probe.py"), Path("facts/probe_host.py")):
             ast.parse((repository.ROOT / path).read_text(encoding="utf-8"), feature_version=(3, 10))

@@ -1,0 +1,368 @@
+"""From the probe's raw answer to HostFacts. A part that cannot be read is Unknown, and leaves the others standing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from ipaddress import IPv4Interface
+from typing import TypeVar, cast
+
+from facts.host import (
+    NOT_ASKED,
+    Board,
+    Clock,
+    Definition,
+    DockerSide,
+    Firewall,
+    GpuApp,
+    HostFacts,
+    NetworkManager,
+    NmProfile,
+    Port,
+    Release,
+    Session,
+)
+from facts.tools import (
+    docker_info,
+    firewalld,
+    iptables,
+    keyfile,
+    meminfo,
+    netplan,
+    networkd,
+    nft,
+    nmcli,
+    nvidia_smi,
+    release,
+    sysfs,
+    systemctl,
+    ufw,
+)
+from facts.tools.garbled import Garbled
+from facts.tools.netdevs import Netdev
+from facts.unknown import Unknown
+
+T = TypeVar("T")
+OURS = "60-sparkpair.yaml"
+_TIMEKEEPERS = {"systemd-timesyn": "systemd-timesyncd"}
+
+
+class NotRead(Exception):
+    """A part of the answer is not there, or is an error."""
+
+
+def read(document: Mapping[str, object]) -> HostFacts:
+    """The facts in the whole answer of a probe; what was not asked for says so."""
+    raw = document.get("host")
+    if not isinstance(raw, dict):
+        return HostFacts()
+    if isinstance(raw.get("error"), str):
+        raw = dict.fromkeys(_RAW, raw)  # each part is unknown, and for that reason
+    answer = Answer(raw, document)
+    ports = answer.part(_ports)
+    return HostFacts(
+        release=answer.part(_release),
+        kernel=answer.part(lambda a: a.word("kernel")),
+        page_size=answer.part(lambda a: _whole(a.value("page"))),
+        cmdline=answer.part(lambda a: tuple(a.text("/proc/cmdline").split())),
+        board=answer.part(_board),
+        meminfo=answer.part(lambda a: meminfo.parse(a.text("/proc/meminfo"))),
+        ports=ports,
+        devices=answer.part(lambda a: tuple(map(str, a.rows("devices")))),
+        definitions=answer.part(_definitions),
+        network_texts=answer.part(_network_texts),
+        network_manager=answer.part(_network_manager),
+        firewall=answer.part(_firewall),
+        docker=answer.part(_docker),
+        session=answer.part(_session),
+        gpu_apps=answer.part(_gpu_apps),
+        clock=answer.part(_clock),
+        nccl_conf=answer.part(lambda a: a.maybe_text("/etc/nccl.conf")),
+        missing=answer.missing,
+    )
+
+
+_RAW = (
+    "kernel", "page", "texts", "hcas", "netdevs", "devices", "network", "networkmanager", "processes", "docker",
+    "target", "synchronized", "seconds", "tools", "containers",
+)  # fmt: skip
+
+
+class Answer:
+    """The raw answer, of which each part is read by itself."""
+
+    def __init__(self, raw: Mapping[str, object], document: Mapping[str, object]) -> None:
+        self.raw, self.document = raw, document
+        missing = raw.get("missing")
+        self.missing = tuple(map(str, missing)) if isinstance(missing, list) else ()
+
+    def part(self, read: Callable[[Answer], T]) -> T | Unknown:
+        """What `read` finds, or why it found nothing."""
+        try:
+            return read(self)
+        except (NotRead, Garbled) as error:
+            return Unknown(str(error))
+        except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            return Unknown(f"the probe's answer cannot be read: {type(error).__name__}: {error}")
+
+    def value(self, name: str) -> object:
+        if name not in self.raw:
+            raise NotRead(f"the probe's answer has no {name}")
+        return _good(self.raw[name])
+
+    def word(self, name: str) -> str:
+        return _string(self.value(name))
+
+    def mapping(self, name: str) -> Mapping[str, object]:
+        return _mapping(self.value(name))
+
+    def rows(self, name: str) -> list[object]:
+        value = self.value(name)
+        if not isinstance(value, list):
+            raise NotRead(f"the probe's {name} is no list")
+        return value
+
+    def maybe_text(self, path: str) -> str | None:
+        """A file's text; None where there is none."""
+        value = _good(self.mapping("texts").get(path))
+        return None if value is None else _string(value)
+
+    def text(self, path: str) -> str:
+        found = self.maybe_text(path)
+        if found is None:
+            raise NotRead(f"there is no {path}")
+        return found
+
+    def has_run(self, name: str) -> bool:
+        return name in self.mapping("tools")
+
+    def said(self, name: str) -> str:
+        """What a tool wrote, where it ended well."""
+        command = name.partition(" ")[0]
+        found = self.mapping("tools").get(name)
+        if found is None:
+            if command in self.missing:
+                raise NotRead(f"{command} is not installed")
+            raise NotRead(f"{command} was not asked")
+        answer = _mapping(_good(found))
+        if "late" in answer:
+            raise NotRead(f"{name} did not answer within {answer['late']} s")
+        if answer.get("code") != 0:
+            lines = (_string(answer["err"]) or _string(answer["out"])).strip().splitlines()
+            raise NotRead(f"{name} exited {answer.get('code')}: {lines[-1][:200] if lines else 'no output'}")
+        return _string(answer["out"])
+
+
+def _good(value: object) -> object:
+    """Not an error of the node's side."""
+    if isinstance(value, dict) and len(value) == 1 and isinstance(value.get("error"), str):
+        raise NotRead(str(value["error"]))
+    return value
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise NotRead(f"{str(value)[:60]!r} is no object")
+    return value
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise NotRead(f"{str(value)[:60]!r} is no text")
+    return value
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise NotRead(f"{str(value)[:60]!r} is no whole number")
+    return value
+
+
+# System
+
+
+def _release(answer: Answer) -> Release:
+    return release.parse(answer.text("/etc/os-release"), answer.maybe_text("/etc/dgx-release"))
+
+
+def _board(answer: Answer) -> Board:
+    place = "/sys/class/dmi/id/"
+    product = answer.maybe_text(place + "product_name")
+    if product is None:
+        raise NotRead("the system has no DMI")
+    date = (answer.maybe_text(place + "bios_date") or "").strip().split("/")
+    iso = f"{date[2]}-{date[0]}-{date[1]}" if len(date) == 3 else ""
+    return Board(product.strip(), (answer.maybe_text(place + "bios_version") or "").strip(), iso)
+
+
+def _session(answer: Answer) -> Session:
+    graphical = [(pid, name) for pid, name, _ in _processes(answer) if name not in ("dockerd", *_KEEPERS)]
+    return Session(answer.word("target"), tuple(graphical))
+
+
+_KEEPERS = ("systemd-timesyn", "chronyd", "ntpd", "ntpsec")
+
+
+def _processes(answer: Answer) -> list[tuple[int, str, str]]:
+    found = []
+    for row in answer.rows("processes"):
+        if not isinstance(row, list):
+            raise NotRead("the probe's processes cannot be read")
+        pid, name, line = row
+        found.append((_whole(pid), _string(name), _string(line)))
+    return found
+
+
+def _clock(answer: Answer) -> Clock:
+    seconds = answer.value("seconds")
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+        raise NotRead("the probe's seconds are no number")
+    try:
+        synchronized = answer.value("synchronized")
+    except NotRead:
+        synchronized = None
+    keeper = next((name for _, name, _ in _processes(answer) if name in _KEEPERS), "")
+    return Clock(
+        float(seconds), synchronized if isinstance(synchronized, bool) else None, _TIMEKEEPERS.get(keeper, keeper)
+    )
+
+
+def _gpu_apps(answer: Answer) -> tuple[GpuApp, ...]:
+    containers = cast(Mapping[str, str | None], answer.mapping("containers"))
+    return tuple(nvidia_smi.apps(answer.said("nvidia-smi apps"), containers))
+
+
+# Network
+
+
+def _ports(answer: Answer) -> tuple[Port, ...]:
+    links = _mapping(_good(answer.document.get("links")))
+    addresses = {}
+    for name, link in links.items():
+        found = _mapping(link).get("addresses")
+        addresses[name] = tuple(IPv4Interface(_string(text)) for text in found) if isinstance(found, list) else ()
+    return tuple(sysfs.ports(answer.mapping("hcas"), answer.mapping("netdevs"), addresses))
+
+
+def _netdevs(answer: Answer) -> list[Netdev]:
+    found = []
+    for name, value in sorted(answer.mapping("netdevs").items()):
+        seen = _mapping(value)
+        found.append(Netdev(name, str(seen.get("mac") or ""), str(seen.get("driver") or "")))
+    return found
+
+
+def _network_files(answer: Answer, ending: str) -> dict[str, Mapping[str, object]]:
+    """Files of one kind that are not ours."""
+    return {
+        path: _mapping(_good(value))
+        for path, value in answer.mapping("network").items()
+        if path.endswith(ending) and path.rpartition("/")[2] != OURS
+    }
+
+
+def _definitions(answer: Answer) -> tuple[Definition, ...]:
+    netdevs = _netdevs(answer)
+    texts = {path: _string(file["text"]) for path, file in _network_files(answer, ".yaml").items()}
+    found = netplan.definitions(texts, netdevs)
+    for path, file in _network_files(answer, ".network").items():
+        found += networkd.definitions(path, _string(file["text"]), netdevs)
+    for path, file in _network_files(answer, ".nmconnection").items():
+        found += keyfile.definitions(path, _string(file["text"]), netdevs)
+    return tuple(found)
+
+
+def _network_texts(answer: Answer) -> dict[str, str]:
+    """Whole or not at all: of a file with a password in it, or a very long one, there is no text."""
+    about = {item.file for item in _definitions(answer)}
+    return {
+        path: _string(file["text"])
+        for path, file in _network_files(answer, ".yaml").items()
+        if path in about and file.get("hidden") is False and file.get("whole") is True
+    }
+
+
+def _network_manager(answer: Answer) -> NetworkManager:
+    if answer.value("networkmanager") is not True or not answer.has_run("nmcli device"):
+        if answer.value("networkmanager") is True and "nmcli" in answer.missing:
+            raise NotRead("NetworkManager was here, and nmcli is not installed")
+        return NetworkManager(running=False)
+    tool = answer.mapping("tools")["nmcli device"]
+    # "Error: NetworkManager is not running.", nmcli(1).
+    if isinstance(tool, dict) and tool.get("code") == 8:
+        return NetworkManager(running=False)
+    files = _network_files(answer, ".nmconnection")
+    profiles = [_with_netdev(profile, files) for profile in nmcli.profiles(answer.said("nmcli connection"))]
+    return NetworkManager(True, tuple(nmcli.devices(answer.said("nmcli device"))), tuple(profiles))
+
+
+def _with_netdev(profile: NmProfile, files: Mapping[str, Mapping[str, object]]) -> NmProfile:
+    """A profile that is not in force names its netdev in its file."""
+    if profile.netdev or profile.file not in files:
+        return profile
+    return NmProfile(profile.name, profile.uuid, profile.file, keyfile.netdev_of(_string(files[profile.file]["text"])))
+
+
+def _firewall(answer: Answer) -> Firewall:
+    conf = answer.maybe_text("/etc/ufw/ufw.conf")
+    if conf is not None:
+        defaults, rules = answer.maybe_text("/etc/default/ufw"), answer.maybe_text("/etc/ufw/user.rules")
+        found = ufw.from_files(conf, defaults or "", rules or "")
+        if found is not None:
+            return found
+    older = iptables.firewall(answer.said("iptables")) if answer.has_run("iptables") else Firewall("", drops=False)
+    if answer.has_run("firewall-cmd zones"):
+        tool = answer.mapping("tools")["firewall-cmd zones"]
+        # 252: it is not running, firewall-cmd(1).
+        if not (isinstance(tool, dict) and tool.get("code") == 252):
+            zones = firewalld.parse(answer.said("firewall-cmd zones"))
+            return firewalld.firewall(zones, answer.said("firewall-cmd default").strip())
+        return older
+    if "nft" in answer.missing:
+        return older
+    newer = nft.firewall(answer.said("nft"))
+    if newer.manager and older.manager:
+        return Firewall("nftables", newer.drops or older.drops, (*newer.rules, *older.rules))
+    return newer if newer.manager else older
+
+
+# Docker
+
+
+def _docker(answer: Answer) -> DockerSide:
+    side = answer.mapping("docker")
+    info = _mapping(_good(answer.document.get("docker")))
+    settings, trouble = _settings(answer)
+    context = side.get("context")
+    rootless = side.get("rootless")
+    group = side.get("group")
+    return DockerSide(
+        security=docker_info.security(info.get("security")),
+        driver=str(info.get("driver") or ""),
+        root=str(info.get("root") or ""),
+        containerd_store=docker_info.has_containerd_store(info.get("driver_status")),
+        settings_runtimes=settings,
+        settings_trouble=trouble,
+        snap=side.get("snap") is True,
+        packaged=side.get("packaged") is True,
+        rootless=tuple(map(str, rootless)) if isinstance(rootless, list) else (),
+        user_context=context if isinstance(context, str) else "",
+        user_in_group=group if isinstance(group, bool) else None,
+        memlock=_memlock(answer),
+        daemons=tuple((pid, line) for pid, name, line in _processes(answer) if name == "dockerd"),
+    )
+
+
+def _settings(answer: Answer) -> tuple[tuple[str, ...], str]:
+    try:
+        return docker_info.settings_runtimes(answer.maybe_text("/etc/docker/daemon.json") or ""), ""
+    except (NotRead, Garbled) as error:
+        return (), str(error)
+
+
+def _memlock(answer: Answer) -> int | None:
+    if not answer.has_run("systemctl docker.service"):
+        return None
+    return systemctl.limit(systemctl.parse(answer.said("systemctl docker.service")).get("docker.service", {}), "LimitMEMLOCK")
+
+
+__all__ = ["NOT_ASKED", "read"]

@@ -362,7 +362,9 @@ def _settings(answer: Answer) -> tuple[tuple[str, ...], str]:
 def _memlock(answer: Answer) -> int | None:
     if not answer.has_run("systemctl docker.service"):
         return None
-    return systemctl.limit(systemctl.parse(answer.said("systemctl docker.service")).get("docker.service", {}), "LimitMEMLOCK")
+    return systemctl.limit(
+        systemctl.parse(answer.said("systemctl docker.service")).get("docker.service", {}), "LimitMEMLOCK"
+    )
 
 
 __all__ = ["NOT_ASKED", "read"]

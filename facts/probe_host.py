@@ -170,7 +170,9 @@ class _Tools:
             fields = "NAME,UUID,TYPE,FILENAME,DEVICE"
             self.start("nmcli connection", ["nmcli", "-t", "-f", fields, "connection", "show"])
         if probe._which("docker"):
-            self.start("systemctl docker.service", ["systemctl", "show", "docker.service", "--property=LimitMEMLOCK,Id"])
+            self.start(
+                "systemctl docker.service", ["systemctl", "show", "docker.service", "--property=LimitMEMLOCK,Id"]
+            )
         asked = ["--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader"]
         self.start("nvidia-smi apps", ["nvidia-smi", *asked])
         if _is_enabled_ufw():

@@ -18,7 +18,7 @@ from roles.memory import memory
 from roles.nfs import leave_nfs, nfs
 from roles.node_os import node_os
 from roles.preflight import preflight
-from roles.upkeep import upkeep
+from roles.upkeep import good_host, upkeep
 from roles.weights import weights
 from spec.load import settings_from_pyinfra
 from spec.resolve import resolve
@@ -37,4 +37,5 @@ memory(run=run, _sudo=True)
 engine(run=run, _sudo=True)
 keeper(run=run, _sudo=True)
 leave_nfs(run=run, _sudo=True)
+good_host(run=run, _sudo=True)
 outlook(run)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from checks import content, memory, nfs
+from checks.check import Sight, When, run
+from checks.registry import CHECKS
 from facts.values import NodeFacts, Unknown
 from spec.cluster import Cluster
 
@@ -12,14 +14,24 @@ QUANTIZED = "hf_quant_config.json"
 """Lies beside an 8-bit (MXFP8) drafter, and not beside the 16-bit one (reference kit v2.3-tier1)."""
 
 
-def advice(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> list[str]:
-    """A line for each thing."""
+def advice(cluster: Cluster, facts: Mapping[str, NodeFacts], *, starts: bool = True) -> list[str]:
+    """A line for each thing. `starts`: whether the deploy may start or restart the pair."""
     return [
         *_drafter_format(cluster, facts),
         *_overlays(cluster, facts),
         *memory.other_guards(cluster, facts),
         *nfs.advice(cluster, facts),
+        *_told(Sight(cluster, facts, starts=starts)),
     ]
+
+
+def _told(sight: Sight) -> Iterator[str]:
+    """What preflight's questions found and refuse nothing for. What could not be read is for doctor to say."""
+    for _, verdict in run(CHECKS, When.PREFLIGHT, sight):
+        if verdict.told and verdict.holds is False:
+            place = f"{verdict.where}: " if verdict.where else ""
+            fix = f". Fix: {' '.join(verdict.fix.split())}" if verdict.fix else ""
+            yield f"{place}{verdict.statement}{fix}"
 
 
 def _drafter_format(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Iterator[str]:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from checks import after, before
+from checks import advisories, after, before, clock, docker_side, gpu, host, sessions, ssh, trouble
 from checks.check import Check
 
 CHECKS: tuple[Check, ...] = (
     *before.CHECKS,
     *after.CHECKS,
+    *docker_side.CHECKS,
+    *host.CHECKS,
+    *advisories.CHECKS,
+    *sessions.CHECKS,
+    *clock.CHECKS,
+    *ssh.CHECKS,
+    *gpu.CHECKS,
+    *trouble.CHECKS,
 )

@@ -24,6 +24,7 @@ from checks.pair import Todo
 from checks.rejected import short
 from operations import lock, wanted
 from operations.run import Run
+from operations.sight import starts
 from spec import rules
 from spec.changes import Change, Hidden
 from spec.knobs import Cost
@@ -80,7 +81,7 @@ def of(run: Run) -> Outlook:
     )
     warnings = [
         *rules.warnings(cluster.settings),
-        *advice(cluster, facts),
+        *advice(cluster, facts, starts=starts(run)),
         *rejected.remarks(cluster, facts[cluster.head.name], rendered.engine),
     ]
     return checked.outlook(cluster, facts, rendered, warnings, _rows_due())

@@ -118,6 +118,8 @@ def query(settings: Settings, node: StatedNode) -> Query:
             f"{objects.KEY_FILE}.pub",
             nfs.TABLE,
             EARLYOOM_SETTINGS,
+            objects.GOOD_HOST,
+            *((objects.KNOWN_HOSTS,) if node.rank == 0 else ()),
             *outlook.texts(len(settings.nodes), node.rank == 0),
         ),
         trees=(objects.LIB,),

@@ -5,8 +5,12 @@ from __future__ import annotations
 from pyinfra.api.command import StringCommand
 from pyinfra.api.deploy import deploy
 
-from facts.values import item
-from operations.core import Commands, node_operation, noop
+from checks import pair
+from checks.host import identity_text
+from checks.pair import Todo
+from facts.values import Unknown, UnknownFact, item
+from operations import wanted
+from operations.core import Commands, is_executing, node_operation, noop
 from operations.files import put
 from operations.run import Run
 from spec import objects
@@ -37,3 +41,34 @@ def start_timer(run: Run) -> Commands:
         noop(f"{objects.DEEP_TIMER} is active and enabled")
         return
     yield StringCommand("systemctl enable --quiet --now", objects.DEEP_TIMER)
+
+
+@deploy("Upkeep")
+def good_host(run: Run) -> None:
+    """The last row of all: what the pair was good with is kept when it is known to be."""
+    keep_good_host(name="Keep which kernel, driver and firmware are good", run=run)
+
+
+@node_operation
+def keep_good_host(run: Run) -> Commands:
+    """Written after the pair has passed its gates with them: a deploy that fails, or that finds the pair at rest, keeps
+    what was good before (field reports: KRN-02)."""
+    seen = run.seen()
+    if isinstance(seen.host.kernel, Unknown):
+        noop("its kernel is not known")
+    elif _is_good(run):
+        yield from put(run, objects.GOOD_HOST, identity_text(seen), "644")
+    else:
+        noop("the pair is not known to be good")
+
+
+def _is_good(run: Run) -> bool:
+    """Whether the pair runs what is wanted and passed its gates; in a plan also whether it may do so by then."""
+    head = run.seen(run.cluster.head)
+    try:
+        status, engine = pair.status_of(head), wanted.engine(run)
+        if status is not None and engine is not None and (status.phase, status.accepted) == ("running", engine):
+            return status.last_good == engine
+        return not is_executing() and pair.todo(pair.accepted(head), engine) is not Todo.NOTHING
+    except UnknownFact:
+        return False

@@ -37,6 +37,7 @@ PROTECTED_UNITS = ("ssh.service", "user.slice", "system.slice")
 """Units of the system that are given something with protect_login."""
 UNIT_DIRECTORY = "/etc/systemd/system"
 CGROUP_PARENT = "sparkpair-engine.slice"
+GOOD_HOST = f"{VAR}/good-host.json"
 USER = "sparkpair"
 PEER_HOME = f"{ETC}/peer"
 AUTHORIZED_KEYS = f"{PEER_HOME}/.ssh/authorized_keys"
@@ -340,6 +341,10 @@ OBJECTS: tuple[Object, ...] = (
         Life.OPERATOR,
         "Second name of an image that was pulled by digest: without one `docker image prune` would take it.",
         asked="image",
+    ),
+    Object(
+        GOOD_HOST, Sort.FILE, Where.EVERY, "root:root", "0644", "roles/upkeep", Life.DEPLOY,
+        "Kernel, driver and firmware with which a deploy saw the pair pass its gates last.",
     ),
     # Weights over NFS
     Object(

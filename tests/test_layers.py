@@ -122,6 +122,8 @@ ROOMS: dict[str, Room] = {
             "spec.objects",
             "facts",
             "node.content",
+            # Which clock is a clamped one, and what an Xid means, is said once.
+            "node.health",
             "node.wire",
         )
     ),

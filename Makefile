@@ -5,11 +5,11 @@ SHELL := /bin/sh
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 # Only what is there: a checkout may be older than a directory named here.
-TYPED := $(wildcard spec checks facts node operations roles benchmarks)
+TYPED := $(wildcard contact spec checks facts node operations roles benchmarks)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check tests-of-plans tests-of-the-pair tests-of-its-memory tests-that-wait tests-that-compute lint chaos soak bench-noop bench-copy lab-up lab-down lab-clean lab-ready lock lock-check lock-deps bundle doctor verify-deep verify-image image-tests prune rollback remove docs plan status logs
+.PHONY: help venv discover demo test check tests-of-plans tests-of-the-pair tests-of-its-memory tests-that-wait tests-that-compute lint chaos soak bench-noop bench-copy lab-up lab-down lab-clean lab-ready lock lock-check lock-deps bundle doctor verify-deep verify-image image-tests prune rollback remove docs plan status logs
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -56,6 +56,10 @@ lab-ready: venv
 	@if ! command -v apt-get >/dev/null; then \
 	  echo "The lab is built from Debian's packages, so this target needs a Debian 12 machine (no apt-get found)." >&2; \
 	  exit 1; fi
+
+discover: venv ## First contact with your Sparks, the head first: make discover NODES="192.168.1.10 alice@192.168.1.11"
+	@if [ -z "$(NODES)" ]; then echo 'make discover: which nodes? make discover NODES="192.168.1.10 192.168.1.11"' >&2; exit 1; fi
+	$(PYTHON) discover.py $(ARGS) $(NODES)
 
 demo: lab-ready ## lab: build the simulated pair, converge it, print a chat answer
 	$(PYTHON) -m lab demo

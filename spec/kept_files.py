@@ -25,9 +25,9 @@ class NotWritten(Exception):
     """The files could not be written, and everything is as it was; the text says why."""
 
 
-def write(directory: Path, files: Mapping[str, str]) -> list[Written]:
-    """Write the files below a directory: all of them, or none. Raises NotWritten; whatever else ends it, an interrupt
-    too, leaves everything as it was."""
+def write(directory: Path, files: Mapping[str, str], kept: str = "before-import") -> list[Written]:
+    """Write the files below a directory: all of them, or none; a former one is kept as NAME.`kept`. Raises NotWritten;
+    whatever else ends it, an interrupt too, leaves everything as it was."""
     made: list[tuple[Path, Path | None]] = []
     staged: dict[str, tuple[Path, Path]] = {}
     done: list[Written] = []
@@ -42,10 +42,10 @@ def write(directory: Path, files: Mapping[str, str]) -> list[Written]:
             target.parent.mkdir(exist_ok=True)
             staged[name] = (target, _beside(target, text))
         for name, (target, new) in staged.items():
-            kept = _keep(target) if target.exists() else None
-            made.append((target, kept))
+            former = _keep(target, kept) if target.exists() else None
+            made.append((target, former))
             os.replace(new, target)
-            done.append(Written(directory / name, kept))
+            done.append(Written(directory / name, former))
     except BaseException as error:
         _undo(made, [new for _, new in staged.values()])
         if not isinstance(error, OSError | RuntimeError):  # RuntimeError: links that lead in a circle
@@ -83,10 +83,10 @@ def _beside(target: Path, text: str) -> Path:
     return Path(name)
 
 
-def _keep(target: Path) -> Path:
+def _keep(target: Path, suffix: str) -> Path:
     """A second name for the file that stands there, one that nobody has."""
     for number in range(1, 10_000):
-        kept = target.with_name(f"{target.name}.before-import" + (f"-{number}" if number > 1 else ""))
+        kept = target.with_name(f"{target.name}.{suffix}" + (f"-{number}" if number > 1 else ""))
         try:
             os.link(target, kept)
         except FileExistsError:

@@ -25,6 +25,7 @@ RAILS_TIMER = "sparkpair-remove-rails"
 NETPLAN_STAGED = f"{ETC}/fabric/60-sparkpair.yaml"
 MAIN = paths.PROGRAM[-1]
 PROGRAM = " ".join(paths.PROGRAM)
+SUDOERS = "/etc/sudoers.d/sparkpair"
 CLI = "/usr/local/bin/sparkpair"
 AGENT_UNIT = "sparkpair-agent.service"
 KEEPER_UNIT = "sparkpair-keeper.service"
@@ -581,6 +582,14 @@ OBJECTS: tuple[Object, ...] = (
     Object(
         "<cache_path>", Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "rank agent", Life.OPERATOR,
         "Kernels that the engine compiled; the engine writes it as root.", asked="cache",
+    ),
+    Object(
+        SUDOERS, Sort.FILE, Where.EVERY, "root:root", "0440", "discover.py", Life.OPERATOR,
+        "Lets the login user be root without a password, as every deploy needs it; only where sudo asked for one.",
+    ),
+    Object(
+        "<home>/.ssh/authorized_keys", Sort.FILE, Where.EVERY, "login user", "0600", "discover.py", Life.OPERATOR,
+        "One line, with the operator's own key; only where none of theirs logged in.",
     ),
     Object(
         "/etc/docker/daemon.json", Sort.FILE, Where.EVERY, "root:root", "0644", "roles/docker", Life.OPERATOR,

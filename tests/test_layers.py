@@ -14,11 +14,11 @@ import pytest
 
 from tests import repository
 
-OURS = ("spec", "facts", "checks", "operations", "roles", "node", "benchmarks", "lab", "tests")
+OURS = ("contact", "spec", "facts", "checks", "operations", "roles", "node", "benchmarks", "lab", "tests")
 VERBS = ("deploy", "stage", "verify", "verify_image", "image_tests", "prune", "doctor", "bench", "rollback", "remove")
-TOP_LEVEL = (*VERBS, "plan", "lock", "bundle", "inventory", "config", "group_data")
+TOP_LEVEL = (*VERBS, "plan", "lock", "bundle", "discover", "inventory", "config", "group_data")
 TOP_LEVEL_FILES = [f"{name}.py" for name in TOP_LEVEL]
-PRODUCT = (*TOP_LEVEL, "ops", "spec", "facts", "checks", "operations", "roles", "templates", "node")
+PRODUCT = (*TOP_LEVEL, "ops", "contact", "spec", "facts", "checks", "operations", "roles", "templates", "node")
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,11 @@ ROOMS: dict[str, Room] = {
     "lock": Room(("spec", "facts.hub", "facts.published", "node.oci")),
     # A staging unit of its own, on a machine that is no node: what a node does to fill a directory, it does as well.
     "bundle": Room(("spec", "lock", "facts.hub", "facts.published", "node"), ("huggingface_hub",)),
+    # First contact, before there is an inventory that pyinfra could read. What it looks at is what a deploy looks at.
+    "discover": Room(("contact", "facts", "spec.discovery", "spec.kept_files")),
+    # Logs in by password, which pyinfra would need in its data; ~/.ssh/config is read as a deploy will read it.
+    "contact": Room(("contact", "spec.objects"), ("paramiko", "pyinfra", "cryptography")),
+    "contact.look": Room(("contact", "facts")),
     # Run by Python itself it becomes pyinfra, by the command line that plan.py makes.
     "verify": Room((*_VERB.ours, "plan"), _VERB.others),
     "doctor": Room((*_VERB.ours, "plan"), _VERB.others),

@@ -57,6 +57,8 @@ class Port:
     """PCIe lanes in use; None where sysfs does not say."""
     link_speed: str = ""
     """As sysfs says it: "32.0 GT/s PCIe"."""
+    module: str = ""
+    """Maker and part number of what is plugged in, by ethtool -m; "" where that was not asked or does not say."""
 
     @property
     def domain(self) -> str:
@@ -282,5 +284,9 @@ class HostFacts:
     boots: tuple[Boot, ...] | Unknown = NOT_ASKED
     netplan: str | Unknown = NOT_ASKED
     """`netplan get`: all that netplan would put into force, merged."""
+    pci: tuple[str, ...] | Unknown = NOT_ASKED
+    """Addresses of the PCI functions that are a ConnectX-7, whether the kernel's driver took them or not."""
+    pairs: tuple[str, ...] | Unknown = NOT_ASKED
+    """ibdev2netdev's lines, as "rocep1s0f0 enp1s0f0np0 Up": a second opinion on which HCA has which netdev."""
     missing: tuple[str, ...] = field(default=())
     """Tools that are not installed and that a part was asked of."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from ipaddress import IPv4Interface
-from typing import TypeVar, cast
+from typing import cast
 
+from facts import host_full
 from facts.host import (
-    NOT_ASKED,
     Board,
     Clock,
     Definition,
@@ -21,6 +21,7 @@ from facts.host import (
     Release,
     Session,
 )
+from facts.host_answer import Answer, NotRead, good, mapping, string, whole
 from facts.tools import (
     docker_info,
     firewalld,
@@ -39,15 +40,9 @@ from facts.tools import (
 )
 from facts.tools.garbled import Garbled
 from facts.tools.netdevs import Netdev
-from facts.unknown import Unknown
 
-T = TypeVar("T")
 OURS = "60-sparkpair.yaml"
 _TIMEKEEPERS = {"systemd-timesyn": "systemd-timesyncd"}
-
-
-class NotRead(Exception):
-    """A part of the answer is not there, or is an error."""
 
 
 def read(document: Mapping[str, object]) -> HostFacts:
@@ -58,15 +53,14 @@ def read(document: Mapping[str, object]) -> HostFacts:
     if isinstance(raw.get("error"), str):
         raw = dict.fromkeys(_RAW, raw)  # each part is unknown, and for that reason
     answer = Answer(raw, document)
-    ports = answer.part(_ports)
-    return HostFacts(
+    found = HostFacts(
         release=answer.part(_release),
         kernel=answer.part(lambda a: a.word("kernel")),
-        page_size=answer.part(lambda a: _whole(a.value("page"))),
+        page_size=answer.part(lambda a: whole(a.value("page"))),
         cmdline=answer.part(lambda a: tuple(a.text("/proc/cmdline").split())),
         board=answer.part(_board),
         meminfo=answer.part(lambda a: meminfo.parse(a.text("/proc/meminfo"))),
-        ports=ports,
+        ports=answer.part(_ports),
         devices=answer.part(lambda a: tuple(map(str, a.rows("devices")))),
         definitions=answer.part(_definitions),
         network_texts=answer.part(_network_texts),
@@ -79,102 +73,13 @@ def read(document: Mapping[str, object]) -> HostFacts:
         nccl_conf=answer.part(lambda a: a.maybe_text("/etc/nccl.conf")),
         missing=answer.missing,
     )
+    return host_full.read(answer, found) if raw.get("level") == "full" else found
 
 
 _RAW = (
     "kernel", "page", "texts", "hcas", "netdevs", "devices", "network", "networkmanager", "processes", "docker",
     "target", "synchronized", "seconds", "tools", "containers",
 )  # fmt: skip
-
-
-class Answer:
-    """The raw answer, of which each part is read by itself."""
-
-    def __init__(self, raw: Mapping[str, object], document: Mapping[str, object]) -> None:
-        self.raw, self.document = raw, document
-        missing = raw.get("missing")
-        self.missing = tuple(map(str, missing)) if isinstance(missing, list) else ()
-
-    def part(self, read: Callable[[Answer], T]) -> T | Unknown:
-        """What `read` finds, or why it found nothing."""
-        try:
-            return read(self)
-        except (NotRead, Garbled) as error:
-            return Unknown(str(error))
-        except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            return Unknown(f"the probe's answer cannot be read: {type(error).__name__}: {error}")
-
-    def value(self, name: str) -> object:
-        if name not in self.raw:
-            raise NotRead(f"the probe's answer has no {name}")
-        return _good(self.raw[name])
-
-    def word(self, name: str) -> str:
-        return _string(self.value(name))
-
-    def mapping(self, name: str) -> Mapping[str, object]:
-        return _mapping(self.value(name))
-
-    def rows(self, name: str) -> list[object]:
-        value = self.value(name)
-        if not isinstance(value, list):
-            raise NotRead(f"the probe's {name} is no list")
-        return value
-
-    def maybe_text(self, path: str) -> str | None:
-        """A file's text; None where there is none."""
-        value = _good(self.mapping("texts").get(path))
-        return None if value is None else _string(value)
-
-    def text(self, path: str) -> str:
-        found = self.maybe_text(path)
-        if found is None:
-            raise NotRead(f"there is no {path}")
-        return found
-
-    def has_run(self, name: str) -> bool:
-        return name in self.mapping("tools")
-
-    def said(self, name: str) -> str:
-        """What a tool wrote, where it ended well."""
-        command = name.partition(" ")[0]
-        found = self.mapping("tools").get(name)
-        if found is None:
-            if command in self.missing:
-                raise NotRead(f"{command} is not installed")
-            raise NotRead(f"{command} was not asked")
-        answer = _mapping(_good(found))
-        if "late" in answer:
-            raise NotRead(f"{name} did not answer within {answer['late']} s")
-        if answer.get("code") != 0:
-            lines = (_string(answer["err"]) or _string(answer["out"])).strip().splitlines()
-            raise NotRead(f"{name} exited {answer.get('code')}: {lines[-1][:200] if lines else 'no output'}")
-        return _string(answer["out"])
-
-
-def _good(value: object) -> object:
-    """Not an error of the node's side."""
-    if isinstance(value, dict) and len(value) == 1 and isinstance(value.get("error"), str):
-        raise NotRead(str(value["error"]))
-    return value
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    if not isinstance(value, dict):
-        raise NotRead(f"{str(value)[:60]!r} is no object")
-    return value
-
-
-def _string(value: object) -> str:
-    if not isinstance(value, str):
-        raise NotRead(f"{str(value)[:60]!r} is no text")
-    return value
-
-
-def _whole(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise NotRead(f"{str(value)[:60]!r} is no whole number")
-    return value
 
 
 # System
@@ -208,7 +113,7 @@ def _processes(answer: Answer) -> list[tuple[int, str, str]]:
         if not isinstance(row, list):
             raise NotRead("the probe's processes cannot be read")
         pid, name, line = row
-        found.append((_whole(pid), _string(name), _string(line)))
+        found.append((whole(pid), string(name), string(line)))
     return found
 
 
@@ -235,18 +140,18 @@ def _gpu_apps(answer: Answer) -> tuple[GpuApp, ...]:
 
 
 def _ports(answer: Answer) -> tuple[Port, ...]:
-    links = _mapping(_good(answer.document.get("links")))
+    links = mapping(good(answer.document.get("links")))
     addresses = {}
     for name, link in links.items():
-        found = _mapping(link).get("addresses")
-        addresses[name] = tuple(IPv4Interface(_string(text)) for text in found) if isinstance(found, list) else ()
+        found = mapping(link).get("addresses")
+        addresses[name] = tuple(IPv4Interface(string(text)) for text in found) if isinstance(found, list) else ()
     return tuple(sysfs.ports(answer.mapping("hcas"), answer.mapping("netdevs"), addresses))
 
 
 def _netdevs(answer: Answer) -> list[Netdev]:
     found = []
     for name, value in sorted(answer.mapping("netdevs").items()):
-        seen = _mapping(value)
+        seen = mapping(value)
         found.append(Netdev(name, str(seen.get("mac") or ""), str(seen.get("driver") or "")))
     return found
 
@@ -254,7 +159,7 @@ def _netdevs(answer: Answer) -> list[Netdev]:
 def _network_files(answer: Answer, ending: str) -> dict[str, Mapping[str, object]]:
     """Files of one kind that are not ours."""
     return {
-        path: _mapping(_good(value))
+        path: mapping(good(value))
         for path, value in answer.mapping("network").items()
         if path.endswith(ending) and path.rpartition("/")[2] != OURS
     }
@@ -262,12 +167,12 @@ def _network_files(answer: Answer, ending: str) -> dict[str, Mapping[str, object
 
 def _definitions(answer: Answer) -> tuple[Definition, ...]:
     netdevs = _netdevs(answer)
-    texts = {path: _string(file["text"]) for path, file in _network_files(answer, ".yaml").items()}
+    texts = {path: string(file["text"]) for path, file in _network_files(answer, ".yaml").items()}
     found = netplan.definitions(texts, netdevs)
     for path, file in _network_files(answer, ".network").items():
-        found += networkd.definitions(path, _string(file["text"]), netdevs)
+        found += networkd.definitions(path, string(file["text"]), netdevs)
     for path, file in _network_files(answer, ".nmconnection").items():
-        found += keyfile.definitions(path, _string(file["text"]), netdevs)
+        found += keyfile.definitions(path, string(file["text"]), netdevs)
     return tuple(found)
 
 
@@ -275,7 +180,7 @@ def _network_texts(answer: Answer) -> dict[str, str]:
     """Whole or not at all: of a file with a password in it, or a very long one, there is no text."""
     about = {item.file for item in _definitions(answer)}
     return {
-        path: _string(file["text"])
+        path: string(file["text"])
         for path, file in _network_files(answer, ".yaml").items()
         if path in about and file.get("hidden") is False and file.get("whole") is True
     }
@@ -299,7 +204,7 @@ def _with_netdev(profile: NmProfile, files: Mapping[str, Mapping[str, object]]) 
     """A profile that is not in force names its netdev in its file."""
     if profile.netdev or profile.file not in files:
         return profile
-    return NmProfile(profile.name, profile.uuid, profile.file, keyfile.netdev_of(_string(files[profile.file]["text"])))
+    return NmProfile(profile.name, profile.uuid, profile.file, keyfile.netdev_of(string(files[profile.file]["text"])))
 
 
 def _firewall(answer: Answer) -> Firewall:
@@ -330,7 +235,7 @@ def _firewall(answer: Answer) -> Firewall:
 
 def _docker(answer: Answer) -> DockerSide:
     side = answer.mapping("docker")
-    info = _mapping(_good(answer.document.get("docker")))
+    info = mapping(good(answer.document.get("docker")))
     settings, trouble = _settings(answer)
     context = side.get("context")
     rootless = side.get("rootless")
@@ -365,6 +270,3 @@ def _memlock(answer: Answer) -> int | None:
     return systemctl.limit(
         systemctl.parse(answer.said("systemctl docker.service")).get("docker.service", {}), "LimitMEMLOCK"
     )
-
-
-__all__ = ["NOT_ASKED", "read"]

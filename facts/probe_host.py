@@ -102,8 +102,8 @@ def finish(tools: Any, home: str, user: str) -> dict[str, Any]:
 class _Tool:
     """One that runs, writing into memory of its own, so that nobody has to read along."""
 
-    def __init__(self, argv: list[str], seconds: int, keep: Any = None) -> None:
-        self.keep, self.until = keep, time.monotonic() + seconds
+    def __init__(self, argv: list[str], seconds: int, change: Any = None) -> None:
+        self.change, self.until = change, time.monotonic() + seconds
         self.seconds = seconds
         self.out, self.err = os.memfd_create("out"), os.memfd_create("err")
         environment = {**os.environ, "LC_ALL": "C", "LANG": "C", "SYSTEMD_PAGER": "", "SYSTEMD_COLORS": "0"}
@@ -118,8 +118,8 @@ class _Tool:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
         out, err = _held(self.out), _held(self.err)
-        if self.keep is not None:
-            out = b"\n".join(line for line in out.split(b"\n") if self.keep.search(line))
+        if self.change is not None:
+            out = self.change(out)
         answer = {"code": self.process.returncode, "out": _words(out), "err": _words(err)[-2000:]}
         return {**answer, "late": self.seconds} if late else answer
 
@@ -146,6 +146,14 @@ def _held(file: int) -> bytes:
     data = os.pread(file, most, max(0, size - most))
     os.close(file)
     return data
+
+
+def _telling(data: bytes) -> bytes:
+    return b"\n".join(line for line in data.split(b"\n") if KERNEL.search(line))
+
+
+def _hide(data: bytes) -> bytes:
+    return _without_secrets(data.decode("utf-8", "replace")).encode()
 
 
 def _words(data: bytes) -> str:
@@ -197,13 +205,13 @@ class _Tools:
         self.start("ibdev2netdev", ["ibdev2netdev"])
         self.start("rdma", ["rdma", "-j", "link"])
         self.start("lspci", ["lspci", "-D"])
-        self.start("netplan", ["netplan", "get"])
+        self.start("netplan", ["netplan", "get"], change=_hide)
         self.start("timedatectl", ["timedatectl", "show"], SLOW)
         self.start("fwupdmgr devices", ["fwupdmgr", "get-devices", "--json"], SLOW)
         self.start("fwupdmgr upgrades", ["fwupdmgr", "get-upgrades", "--json", "--no-metadata-check"], SLOW)
         journal = ["journalctl", "--no-pager", "--quiet"]
         kernel = [*journal, "--dmesg", "--boot=0", "--output=short-monotonic", "--lines=20000"]
-        self.start("journalctl kernel", kernel, SLOW, KERNEL)
+        self.start("journalctl kernel", kernel, SLOW, _telling)
         self.start("journalctl boots", [*journal, "--list-boots"], SLOW)
         for boot in (1, 2, 3):
             last = [*journal, f"--boot=-{boot}", "--lines=40", "--output=short-iso"]
@@ -214,13 +222,13 @@ class _Tools:
             self.start(f"ethtool {netdev}", ["ethtool", netdev])
             self.start(f"ethtool -m {netdev}", ["ethtool", "-m", netdev])
 
-    def start(self, name: str, argv: list[str], seconds: int = QUICK, keep: Any = None) -> None:
+    def start(self, name: str, argv: list[str], seconds: int = QUICK, change: Any = None) -> None:
         path = probe._which(argv[0])
         if path is None:
             self.missing.append(argv[0])
             return
         try:
-            self.running[name] = _Tool([path, *argv[1:]], seconds, keep)
+            self.running[name] = _Tool([path, *argv[1:]], seconds, change)
         except OSError as error:
             self.failed[name] = {"code": 127, "out": "", "err": str(error)}
 
@@ -266,8 +274,12 @@ def _network() -> dict[str, Any]:
 def _network_file(path: str) -> dict[str, Any]:
     text = _text(path) or ""
     told = _sections(text) if path.endswith(".nmconnection") else text
-    told = "".join(SECRET.sub(r"\g<key>hidden", line) + end for line, end in _lines(told))
+    told = _without_secrets(told)
     return {"text": told, "hidden": told != text, "whole": len(text) < FILE_BYTES}
+
+
+def _without_secrets(text: str) -> str:
+    return "".join(SECRET.sub(r"\g<key>hidden", line) + end for line, end in _lines(text))
 
 
 def _sections(text: str) -> str:

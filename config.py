@@ -10,12 +10,15 @@ import stat
 import sys
 
 import click
+from paramiko import BadHostKeyException
 from pyinfra import config, state
 from pyinfra.api.exceptions import ConnectError, InventoryError, PyinfraError
 from pyinfra.api.state import BaseStateCallback, StateStage
+from pyinfra.connectors.sshuserclient import SSHClient
 from pyinfra_cli import cli
 
-# The guards below lean on how this minor release calls State.init, State.fail_hosts and _do_confirm.
+# The guards below lean on how this minor release calls State.init, State.fail_hosts, _do_confirm and
+# SSHClient.connect.
 config.REQUIRE_PYINFRA_VERSION = "~=3.10.0"
 # With -y pyinfra goes on with the nodes that are left: half a pair.
 config.FAIL_PERCENT = 0
@@ -116,6 +119,24 @@ def _guard_screen():
     logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
+def _guard_host_keys():
+    """A node that shows another host key than the pinned one: pyinfra warns in five lines, and names neither key."""
+    connect = SSHClient.connect
+
+    def guarded_connect(self, hostname, **arguments):
+        from spec.transport import changed_host_key
+
+        try:
+            return connect(self, hostname, **arguments)
+        except BadHostKeyException as error:
+            port = (self._ssh_config or {}).get("port", 22)
+            name = error.hostname if int(port) == 22 else f"[{error.hostname}]:{port}"
+            text = changed_host_key(name, error.key, error.expected_key, self._host_keys_filename)
+            raise ConnectError(text) from None
+
+    SSHClient.connect = guarded_connect
+
+
 def _guard_failures():
     """A node that fails ends the run with one sentence that says which, and what now. Doctor alone goes on with those
     that are left: which one is away, and why, is among what it is asked."""
@@ -181,5 +202,6 @@ _guard_prompt()
 _guard_looking()
 _guard_hosts()
 _guard_screen()
+_guard_host_keys()
 _guard_failures()
 _guard_signals()

@@ -9,43 +9,47 @@ from dataclasses import dataclass
 from checks.check import DOCTOR_ALONE, Check, Sight
 from checks.look import look
 from checks.verdict import Verdict, holds, told
+from facts.host import KernelLine
 from node.health import UNKNOWN, XIDS
 
 LONGEST = 160
 
 
+POWER = "power the node off, pull its plug for some minutes, start it"
+
+
 @dataclass(frozen=True)
 class Sign:
-    """A kind of line in the kernel's log."""
+    """A kind of line in the kernel's log: what it means, and what to do."""
 
-    pattern: re.Pattern[str]
     meaning: str
     fix: str
 
 
-SIGNS = (
-    Sign(
-        re.compile(r"oom-kill:|Out of memory: Killed|invoked oom-killer"),
-        "the kernel ended a process for lack of memory",
-        "sudo sparkpair status has the least memory that was left; smaller budgets: docs/operations.md#memory",
-    ),
-    Sign(
-        re.compile(r"NV_ERR_NO_MEMORY"),
-        "the driver found no memory for the GPU, after which a node may hang as a whole",
-        "smaller budgets: docs/operations.md#memory; and see the advisories above for kernel and driver",
-    ),
-    Sign(
-        re.compile(r"AER: .*(?:[Ff]atal|[Uu]ncorrect)|PCIe Bus Error: severity=Uncorrect"),
-        "a device on the PCIe bus failed beyond correction",
-        "end the load and reboot; where it comes again: power the node off, pull its plug for some minutes, start it, "
-        "and NVIDIA's support with this line;\nowners saw it stop with a cooler GPU: sudo nvidia-smi -lgc 0,2000",
-    ),
-    Sign(
-        re.compile(r"mlx5_core .*(?:health compromised|device's health|fatal|FW tracer|syndrome)"),
-        "a ConnectX port's firmware is in trouble",
-        "power the node off, pull its plug for some minutes, start it",
-    ),
+_MEMORY = Sign(
+    "the kernel ended a process for lack of memory",
+    "sudo sparkpair status has the least memory that was left; smaller budgets: docs/operations.md#memory",
 )
+SIGNS = {
+    "oom-kill": _MEMORY,
+    "oom-killed": _MEMORY,
+    "oom-invoked": _MEMORY,
+    "gpu-out-of-memory": Sign(
+        "the driver found no memory for the GPU, after which a node may hang as a whole",
+        "smaller budgets: docs/operations.md#memory; and what is said of this kernel and driver by advisory.*",
+    ),
+    "pcie-fatal": Sign(
+        "a device on the PCIe bus failed beyond correction",
+        f"end the load and reboot; where it comes again: {POWER}, and NVIDIA's support with this line;\n"
+        "an owner saw no more of it with a cooler GPU: sudo nvidia-smi -lgc 0,2000",
+    ),
+    "nic-error": Sign("a ConnectX port is in trouble", f"where it comes again: {POWER}"),
+    "lockup": Sign("the kernel stood still for a while", "journalctl -k shows for whom; where it comes again: reboot"),
+    "panic": Sign("the kernel panicked", "journalctl -b -1 -k -e, and the kernel that was good"),
+    "disk-error": Sign("a disk failed to read or write", "sudo smartctl -a of the disk in the line"),
+}
+"""By facts.tools.kernel_log's name for them. Of its others: that a port detected too little power says nothing
+(NET-22), nor do PCIe errors that were corrected."""
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (\d{1,4})")
 
 
@@ -56,7 +60,7 @@ def kernel(sight: Sight) -> Iterator[Verdict]:
     for name, (_, lines) in found.items():
         kinds: dict[Sign, list[str]] = {}
         for line in lines:
-            sign = _sign(line.text)
+            sign = _sign(line)
             if sign is not None:
                 kinds.setdefault(sign, []).append(line.text)
         for sign, texts in kinds.items():
@@ -66,12 +70,12 @@ def kernel(sight: Sight) -> Iterator[Verdict]:
             yield holds(name, "the kernel's log has no sign of trouble since its boot")
 
 
-def _sign(text: str) -> Sign | None:
-    found = _XID.search(text)
+def _sign(line: KernelLine) -> Sign | None:
+    found = _XID.search(line.text)
     if found:
         xid = XIDS.get(int(found[1]), UNKNOWN)
-        return Sign(_XID, f"the GPU had a fault (Xid {found[1]}: {xid.meaning})", xid.fix)
-    return next((sign for sign in SIGNS if sign.pattern.search(text)), None)
+        return Sign(f"the GPU had a fault (Xid {found[1]}: {xid.meaning})", xid.fix)
+    return SIGNS.get(line.signature)
 
 
 def boots(sight: Sight) -> Iterator[Verdict]:

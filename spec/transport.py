@@ -6,7 +6,10 @@ printed with a traceback.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
+import shlex
 import socket
 from pathlib import Path
 from typing import Any
@@ -63,3 +66,44 @@ def _without_nagle(sock: Any, **arguments: Any) -> paramiko.Transport:
     if hasattr(sock, "setsockopt"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return paramiko.Transport(sock, **arguments)
+
+
+def changed_host_key(name: str, shown: paramiko.PKey, pinned: paramiko.PKey, file: str | None) -> str:
+    """What is said of a node that shows another host key than the one that this machine has pinned. `name` is as ssh
+    looks it up: the address, or [address]:port."""
+    place = file or str(Path.home() / ".ssh/known_hosts")
+    line = _line(place, name, pinned)
+    at = f"{place} line {line}" if line else place
+    return (
+        f"its ssh host key has changed: {name} shows {fingerprint(shown)}, and {at} has {fingerprint(pinned)}. It was "
+        "not accepted: somebody else may answer there\n"
+        "    Fix: if you know why it changed (installed anew, another board): compare on the node's own console,\n"
+        "      ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub; where it is the same, forget the old one and run "
+        "again:\n"
+        f"      ssh-keygen -R {shlex.quote(name)} -f {shlex.quote(place)}"
+    )
+
+
+def fingerprint(key: paramiko.PKey) -> str:
+    """As ssh-keygen -l says it."""
+    digest = base64.b64encode(hashlib.sha256(key.asbytes()).digest()).decode().rstrip("=")
+    return f"{key.get_name()} SHA256:{digest}"
+
+
+def _line(file: str, name: str, pinned: paramiko.PKey) -> int | None:
+    """Where in the file that key stands for that name, hashed names among them."""
+    try:
+        lines = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    for number, line in enumerate(lines, 1):
+        keys = paramiko.HostKeys()
+        try:
+            entry = paramiko.hostkeys.HostKeyEntry.from_line(line, number)
+        except (paramiko.SSHException, paramiko.hostkeys.InvalidHostKey, ValueError):
+            continue
+        if entry is not None and entry.key == pinned:
+            keys.add(entry.hostnames[0], pinned.get_name(), pinned)
+            if name in entry.hostnames or keys.lookup(name) is not None:
+                return number
+    return None

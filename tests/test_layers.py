@@ -54,7 +54,8 @@ ROOMS: dict[str, Room] = {
     # The guards read what pyinfra's own command line was given.
     # And they judge the settings before a node is reached.
     # Doctor goes on without a node that cannot be reached, and is told why.
-    "config": Room(("spec.load", "facts.node"), ("pyinfra", "pyinfra_cli", "click")),
+    # Which host key is another one than before is said where the way to a node is described.
+    "config": Room(("spec.load", "spec.transport", "facts.node"), ("pyinfra", "pyinfra_cli", "click", "paramiko")),
     "group_data": Room(),
     "spec": Room(),
     # The words in which a knob is declared: destination, scope, cost, bounds.

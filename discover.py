@@ -12,19 +12,24 @@ import argparse
 import hashlib
 import json
 import logging
+import runpy
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from ipaddress import IPv4Address
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from contact import first, look, place, proposal
 from contact.first import Node
-from contact.proposal import FoundNode
+from contact.proposal import FoundNode, FoundRail
 from contact.words import Refused, Screen, screen
 from facts.node import Query
-from facts.values import NodeFacts
+from facts.values import NodeFacts, Unknown
+from spec import discovery
+from spec.discovery import Look, Remark
 from spec.kept_files import NotWritten, write
+from spec.knobs import KNOBS
+from spec.objects import NETPLAN_FILE
 
 ROOT = Path(__file__).resolve().parent
 DONE, REFUSED, INTERRUPTED = 0, 1, 130
@@ -88,8 +93,10 @@ def run(options: argparse.Namespace, shown: Screen) -> Outcome:
     outcome = Outcome()
     with first.meet(places, key, shown, yes=options.yes) as met:
         nodes = dict(zip(_names(met), met, strict=True))
-        facts = look.probe(nodes, Query(host="brief"))
-        _find(outcome, nodes, facts, options.key)
+        facts = look.probe(nodes, Query(host="brief", texts=(NETPLAN_FILE,)))
+        shown.say("Looking for the rails: the nodes send each other frames on every port")
+        found = _find_rails(nodes, facts)
+        _describe(outcome, nodes, found, options.key)
     outcome.text = proposal.text(outcome.nodes)
     _write(outcome, target, asked=options.write is not None)
     return outcome
@@ -99,24 +106,74 @@ def _names(nodes: Sequence[Node]) -> list[str]:
     return proposal.names([node.survey.name if node.survey else "" for node in nodes])
 
 
-def _find(outcome: Outcome, nodes: dict[str, Node], facts: dict[str, NodeFacts], key: Path | None) -> None:
-    """What the inventory states of each node."""
+def _find_rails(nodes: Mapping[str, Node], facts: Mapping[str, NodeFacts]) -> discovery.Found:
+    """The rails, as a deploy finds them. Raises Refused where there are none, with what was seen."""
+    looks = [_look(name, node, facts[name]) for name, node in nodes.items()]
+    heard = None
+    if discovery.must_ask(looks):
+        said = look.hear(nodes, {each.name: [port.netdev for port in each.lit] for each in looks})
+        looks = [replace(each, deaf=said[each.name].trouble if each.name in said else "") for each in looks]
+        heard = {name: part.heard for name, part in said.items()}
+    found = discovery.find(looks, heard, discovery.Pool(_rail_network()))
+    if not found.known or found.refusals:
+        raise Refused(
+            [
+                "the rails were not found, so no inventory is written",
+                *(line for remark in (*found.refusals, *found.notes) for line in _lines(remark)),
+            ]
+        )
+    return found
+
+
+def _lines(remark: Remark) -> list[str]:
+    where = f"{remark.where}: " if remark.where else ""
+    return [f"{where}{remark.statement}", *(f"  Fix: {line}" for line in remark.fix.splitlines())]
+
+
+def _look(name: str, node: Node, seen: NodeFacts) -> Look:
+    where, ports, texts = node.place.where, seen.host.ports, seen.texts
+    if node.address is None:
+        raise Refused([f"{where}: is reached by IPv6; name its IPv4 address, by which the other nodes reach it too"])
+    if isinstance(ports, Unknown):
+        raise Refused([f"{where}: its ports could not be read: {ports.reason}"])
+    file = None if isinstance(texts, Unknown) else texts.get(NETPLAN_FILE)
+    return Look(
+        name=name,
+        management=node.address,
+        ports=ports,
+        file=discovery.written(file) if isinstance(file, str) else (),
+        links={} if isinstance(seen.links, Unknown) else {each.name: each.addresses for each in seen.links.values()},
+    )
+
+
+def _rail_network() -> IPv4Network:
+    """Where rails get addresses that have none: as the settings say."""
+    stated = runpy.run_path(str(ROOT / "group_data" / "all.py")).get("rail_network")
+    try:
+        return IPv4Network(str(KNOBS["rail_network"].parse(stated) if stated else KNOBS["rail_network"].default))
+    except ValueError as reason:
+        raise Refused([f"group_data/all.py: rail_network = {stated!r}: {reason}"]) from None
+
+
+def _describe(outcome: Outcome, nodes: Mapping[str, Node], found: discovery.Found, key: Path | None) -> None:
+    """What the inventory states of each node, and what is told of it."""
     for name, node in nodes.items():
-        own = node.address
-        if own is None:
-            raise Refused(
-                [f"{node.place.where}: is reached by IPv6; name its IPv4 address, which the other nodes reach it by"]
-            )
+        remarks = [remark for remark in found.notes if remark.where == name]
         outcome.nodes.append(
             FoundNode(
                 name=name,
                 host=node.place.host,
                 user=node.place.user,
-                address="" if _is(node.place.host, own) else str(own),
+                address="" if node.address is None or _is(node.place.host, node.address) else str(node.address),
                 port=node.place.port,
                 key=str(key) if key else "",
+                rails=tuple(FoundRail(rail.netdev, rail.hca, str(rail.address)) for rail in found.rails[name]),
+                remarks=tuple(remark.statement for remark in remarks),
             )
         )
+    outcome.told += [line for remark in found.notes for line in _lines(remark)]
+    for name, rails in found.rails.items():
+        outcome.told += [f"{name}: rail {number} is {rail.netdev} ({rail.hca})" for number, rail in enumerate(rails)]
 
 
 def _is(host: str, address: IPv4Address) -> bool:

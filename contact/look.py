@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
 
 from contact.first import Node, at_once
 from contact.session import script
 from contact.words import Refused
+from facts import talk
 from facts.node import TIMEOUT_SECONDS, NodeProbe, Query, from_output
 from facts.values import NodeFacts
 
@@ -27,3 +29,16 @@ def probe(nodes: Mapping[str, Node], query: Query) -> dict[str, NodeFacts]:
     if lines:
         raise Refused(lines)
     return facts
+
+
+def hear(nodes: Mapping[str, Node], netdevs: Mapping[str, Sequence[str]]) -> dict[str, talk.Said]:
+    """What each node hears of the others at its netdevs, all of them at the same time. Nothing is changed there."""
+    nonce = secrets.token_hex(8)
+    taking_part = tuple(name for name in nodes if netdevs[name])
+
+    def one(name: str) -> talk.Said:
+        question = talk.Question(name, nonce, taking_part, tuple(netdevs[name]))
+        line = script(talk.command(question.text()).get_raw_value())
+        return talk.from_output(nodes[name].session.run(line).out.splitlines())
+
+    return dict(zip(taking_part, at_once(one, taking_part), strict=True)) if taking_part else {}

@@ -74,7 +74,7 @@ def _widest(ranges: list[tuple[float, float]]) -> float:
 
 
 def _seconds(value: float) -> str:
-    return f"{value:.1f} s" if value < 60 else f"{value / 60:.0f} min"
+    return f"{value:.1f} s" if value < 120 else f"{value / 60:.0f} min"
 
 
 CHECKS = (

@@ -162,7 +162,7 @@ class DockerSide:
     user_in_group: bool | None = None
     """Whether the user who logs in is in the group docker; None where there is no such group."""
     memlock: int | None = None
-    """LimitMEMLOCK of docker.service in bytes; None is unlimited, or that there is no Docker."""
+    """What the daemon may lock in bytes, LimitMEMLOCK of docker.service; None is unlimited, or that it does not run."""
     daemons: tuple[tuple[int, str], ...] = ()
     """(pid, command line) of each dockerd that runs."""
 

@@ -40,10 +40,10 @@ class Answer:
     def word(self, name: str) -> str:
         return string(self.value(name))
 
-    def mapping(self, name: str) -> Mapping[str, object]:
+    def rows_of(self, name: str) -> Mapping[str, object]:
         return mapping(self.value(name))
 
-    def rows(self, name: str) -> list[object]:
+    def listed(self, name: str) -> list[object]:
         value = self.value(name)
         if not isinstance(value, list):
             raise NotRead(f"the probe's {name} is no list")
@@ -51,7 +51,7 @@ class Answer:
 
     def maybe_text(self, path: str) -> str | None:
         """A file's text; None where there is none."""
-        value = good(self.mapping("texts").get(path))
+        value = good(self.rows_of("texts").get(path))
         return None if value is None else string(value)
 
     def text(self, path: str) -> str:
@@ -61,12 +61,12 @@ class Answer:
         return found
 
     def has_run(self, name: str) -> bool:
-        return name in self.mapping("tools")
+        return name in self.rows_of("tools")
 
     def said(self, name: str) -> str:
         """What a tool wrote, where it ended well."""
         command = name.partition(" ")[0]
-        found = self.mapping("tools").get(name)
+        found = self.rows_of("tools").get(name)
         if found is None:
             if command in self.missing:
                 raise NotRead(f"{command} is not installed")

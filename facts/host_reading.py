@@ -27,6 +27,7 @@ from facts.tools import (
     firewalld,
     iptables,
     keyfile,
+    limits,
     meminfo,
     netplan,
     networkd,
@@ -61,7 +62,7 @@ def read(document: Mapping[str, object]) -> HostFacts:
         board=answer.part(_board),
         meminfo=answer.part(lambda a: meminfo.parse(a.text("/proc/meminfo"))),
         ports=answer.part(_ports),
-        devices=answer.part(lambda a: tuple(map(str, a.rows("devices")))),
+        devices=answer.part(lambda a: tuple(map(str, a.listed("devices")))),
         definitions=answer.part(_definitions),
         network_texts=answer.part(_network_texts),
         network_manager=answer.part(_network_manager),
@@ -78,7 +79,7 @@ def read(document: Mapping[str, object]) -> HostFacts:
 
 _RAW = (
     "kernel", "page", "texts", "hcas", "netdevs", "devices", "network", "networkmanager", "processes", "docker",
-    "target", "synchronized", "seconds", "tools", "containers",
+    "limits", "target", "synchronized", "seconds", "tools", "containers",
 )  # fmt: skip
 
 
@@ -109,7 +110,7 @@ _KEEPERS = ("systemd-timesyn", "chronyd", "ntpd", "ntpsec")
 
 def _processes(answer: Answer) -> list[tuple[int, str, str]]:
     found = []
-    for row in answer.rows("processes"):
+    for row in answer.listed("processes"):
         if not isinstance(row, list):
             raise NotRead("the probe's processes cannot be read")
         pid, name, line = row
@@ -132,7 +133,7 @@ def _clock(answer: Answer) -> Clock:
 
 
 def _gpu_apps(answer: Answer) -> tuple[GpuApp, ...]:
-    containers = cast(Mapping[str, str | None], answer.mapping("containers"))
+    containers = cast(Mapping[str, str | None], answer.rows_of("containers"))
     return tuple(nvidia_smi.apps(answer.said("nvidia-smi apps"), containers))
 
 
@@ -145,12 +146,12 @@ def _ports(answer: Answer) -> tuple[Port, ...]:
     for name, link in links.items():
         found = mapping(link).get("addresses")
         addresses[name] = tuple(IPv4Interface(string(text)) for text in found) if isinstance(found, list) else ()
-    return tuple(sysfs.ports(answer.mapping("hcas"), answer.mapping("netdevs"), addresses))
+    return tuple(sysfs.ports(answer.rows_of("hcas"), answer.rows_of("netdevs"), addresses))
 
 
 def _netdevs(answer: Answer) -> list[Netdev]:
     found = []
-    for name, value in sorted(answer.mapping("netdevs").items()):
+    for name, value in sorted(answer.rows_of("netdevs").items()):
         seen = mapping(value)
         found.append(Netdev(name, str(seen.get("mac") or ""), str(seen.get("driver") or "")))
     return found
@@ -160,7 +161,7 @@ def _network_files(answer: Answer, ending: str) -> dict[str, Mapping[str, object
     """Files of one kind that are not ours."""
     return {
         path: mapping(good(value))
-        for path, value in answer.mapping("network").items()
+        for path, value in answer.rows_of("network").items()
         if path.endswith(ending) and path.rpartition("/")[2] != OURS
     }
 
@@ -191,7 +192,7 @@ def _network_manager(answer: Answer) -> NetworkManager:
         if answer.value("networkmanager") is True and "nmcli" in answer.missing:
             raise NotRead("NetworkManager was here, and nmcli is not installed")
         return NetworkManager(running=False)
-    tool = answer.mapping("tools")["nmcli device"]
+    tool = answer.rows_of("tools")["nmcli device"]
     # "Error: NetworkManager is not running.", nmcli(1).
     if isinstance(tool, dict) and tool.get("code") == 8:
         return NetworkManager(running=False)
@@ -216,7 +217,7 @@ def _firewall(answer: Answer) -> Firewall:
             return found
     older = iptables.firewall(answer.said("iptables")) if answer.has_run("iptables") else Firewall("", drops=False)
     if answer.has_run("firewall-cmd zones"):
-        tool = answer.mapping("tools")["firewall-cmd zones"]
+        tool = answer.rows_of("tools")["firewall-cmd zones"]
         # 252: it is not running, firewall-cmd(1).
         if not (isinstance(tool, dict) and tool.get("code") == 252):
             zones = firewalld.parse(answer.said("firewall-cmd zones"))
@@ -234,7 +235,7 @@ def _firewall(answer: Answer) -> Firewall:
 
 
 def _docker(answer: Answer) -> DockerSide:
-    side = answer.mapping("docker")
+    side = answer.rows_of("docker")
     info = mapping(good(answer.document.get("docker")))
     settings, trouble = _settings(answer)
     context = side.get("context")
@@ -265,8 +266,11 @@ def _settings(answer: Answer) -> tuple[tuple[str, ...], str]:
 
 
 def _memlock(answer: Answer) -> int | None:
+    """What the daemon runs with; where it does not run, what systemd would give it, if that was asked."""
+    for text in answer.rows_of("limits").values():
+        if text:
+            return limits.parse(string(text))["Max locked memory"]
     if not answer.has_run("systemctl docker.service"):
         return None
-    return systemctl.limit(
-        systemctl.parse(answer.said("systemctl docker.service")).get("docker.service", {}), "LimitMEMLOCK"
-    )
+    units = systemctl.parse(answer.said("systemctl docker.service"))
+    return systemctl.limit(units.get("docker.service", {}), "LimitMEMLOCK")

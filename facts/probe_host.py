@@ -34,7 +34,7 @@ PROFILES = (
 KINDS = (*((place, ".yaml") for place in NETPLAN), *((place, ".network") for place in NETWORKD),
          *((place, ".nmconnection") for place in PROFILES))  # fmt: skip
 # Of a profile of NetworkManager only these sections are read: others may hold the password of a wireless network.
-SECTIONS = ("connection", "match", "ethernet", "802-3-ethernet", "ipv4", "ipv6", "user")
+SECTIONS = ("connection", "match", "ethernet", "802-3-ethernet", "ipv4", "ipv6", ".nmmeta")
 SECRET = re.compile(
     r"""^(?P<key>[\s\-{]*["']?[\w-]*(?:password|passphrase|psk|secret|private-key|wep-key\d?|\bpin|\bkey)["']?\s*[:=]\s*)"""
     r"""(?P<value>[^\s].*)$""",
@@ -83,6 +83,7 @@ def finish(tools: Any, home: str, user: str) -> dict[str, Any]:
         "networkmanager": lambda: os.path.isdir(probe.ROOT + "/run/NetworkManager"),
         "processes": _processes,
         "docker": lambda: _docker_side(home, user),
+        "limits": lambda: _limits(answer["processes"]),
         "target": _default_target,
         "synchronized": _synchronized,
         "seconds": time.time,
@@ -191,7 +192,7 @@ class _Tools:
         else:
             self.start("nft", ["nft", "list", "ruleset"])
         # Tables of the older kind, which nft does not list.
-        if "filter" in (probe._line(probe.ROOT + "/proc/net/ip_tables_names") or ""):
+        if "filter" in (probe._whole_text("/proc/net/ip_tables_names") or ""):
             self.start("iptables", ["iptables-legacy", "-S"])
 
     def _full(self) -> None:
@@ -200,6 +201,9 @@ class _Tools:
         query = f"--query-gpu={fields},clocks_event_reasons.active"
         self.start("nvidia-smi", ["nvidia-smi", query, "--format=csv,noheader"])
         self.start("nvidia-smi -q", ["nvidia-smi", "-q"])
+        if probe._which("docker"):
+            asked = ["systemctl", "show", "docker.service", "--property=LimitMEMLOCK,Id"]
+            self.start("systemctl docker.service", asked)
         self.start("ss", ["ss", "-ltnp"])
         self.start("ibv_devinfo", ["ibv_devinfo"])
         self.start("ibdev2netdev", ["ibdev2netdev"])
@@ -385,6 +389,12 @@ def _processes() -> list[list[Any]]:
         line = (probe._whole_text(f"/proc/{pid}/cmdline") or "").replace("\0", " ").strip()
         found.append([int(pid), name, line[:500]])
     return sorted(found)
+
+
+def _limits(processes: Any) -> dict[str, str]:
+    """/proc/PID/limits of each dockerd: what its containers start with."""
+    rows = processes if isinstance(processes, list) else []
+    return {str(pid): probe._whole_text(f"/proc/{pid}/limits") or "" for pid, name, _ in rows if name == "dockerd"}
 
 
 def _docker_side(home: str, user: str) -> dict[str, Any]:

@@ -21,6 +21,9 @@ def definitions(path: str, text: str, netdevs: Iterable[Netdev]) -> list[Definit
     whatever is there: NetworkManager's own devices tell where it is used."""
     read = ini.entries(text)
     values = {(entry.section, entry.key): entry for entry in read}
+    external = values.get((".nmmeta", "external"))
+    if external is not None and external.value == "true":
+        return []  # only mirrors what somebody else has set
     name = values.get(("connection", "interface-name"))
     pattern = values.get(("match", "interface-name"))
     mac = values.get(("ethernet", "mac-address")) or values.get(("802-3-ethernet", "mac-address"))

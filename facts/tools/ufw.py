@@ -24,49 +24,48 @@ def from_files(conf: str, defaults: str, rules: str) -> Firewall | None:
 
 def added(text: str) -> list[str]:
     """The rules in /etc/ufw/user.rules, each as `ufw show added` says it, without the first word."""
-    found = []
-    for line in text.splitlines():
-        if line.startswith("### tuple ###"):
-            found.append(_rule(line))
-    return found
+    return [_rule(line) for line in text.splitlines() if line.startswith("### tuple ###")]
 
 
 def _rule(line: str) -> str:
     """ "### tuple ### ACTION PROTOCOL DPORT DST SPORT SRC [DAPP SAPP] DIRECTION [comment=HEX]": ufw's own notation,
     src/backend_iptables.py there."""
-    words = [word for word in line.removeprefix("### tuple ###").split() if not word.startswith("comment=")]
+    words = line.removeprefix("### tuple ###").split()
+    comment = f" comment '{_comment(words.pop(), line)}'" if words and words[-1].startswith("comment=") else ""
     if len(words) not in (7, 9):
         raise Garbled("/etc/ufw/user.rules", line)
     action, protocol, dport, target, sport, source = words[:6]
-    dapp, sapp = (words[6].replace("%20", " "), words[7].replace("%20", " ")) if len(words) == 9 else ("-", "-")
+    dapp, sapp = (word.replace("%20", " ") for word in (words[6:8] if len(words) == 9 else ("-", "-")))
     direction, _, netdev = words[-1].partition("_")
-    action = action.removeprefix("route:")
-    logged = ""
-    if "_" in action:
-        action, _, logged = action.partition("_")
-    plain = target in ANY and source in ANY and sport == "any" and sapp == "-" and not netdev
-    if plain and (dport != "any" or dapp != "-"):
-        out = " out" if direction == "out" else ""
-        suffix = "" if protocol == "any" or dapp != "-" else f"/{protocol}"
-        return f"{action}{out}{' ' + logged if logged else ''} {dport if dapp == '-' else dapp}{suffix}"
-    text = action
-    if netdev:
-        text += f" {direction} on {netdev.replace('!out_', ' out on ')}"
-    elif direction == "out":
-        text += " out"
-    if logged:
-        text += f" {logged}"
+    route = "route " if action.startswith("route:") else ""
+    action, _, logged = action.removeprefix("route:").partition("_")
+    logged = f" {logged}" if logged else ""
+    out = " out" if direction == "out" else ""
+    is_plain = target in ANY and source in ANY and sport == "any" and sapp == "-" and not netdev
+    if is_plain and (dport != "any" or dapp != "-"):
+        ports = dapp if dapp != "-" else dport if protocol == "any" else f"{dport}/{protocol}"
+        return f"{route}{action}{out}{logged} {ports}{comment}"
+    text = f" {direction} on {netdev.replace('!out_', ' out on ')}" if netdev else out
+    text += logged
     for word, place, port, app in (("from", source, sport, sapp), ("to", target, dport, dapp)):
         place = "any" if place in ANY else place
-        if place != "any" or port != "any" or app != "-":
-            text += f" {word} {place}"
-            if app != "-":
-                text += f" app {app}"
-            elif port != "any":
-                text += f" port {port}"
-    if " " not in text:
-        text += " to any"
-    return text if protocol == "any" or dapp != "-" or sapp != "-" else f"{text} proto {protocol}"
+        if place == "any" and port == "any" and app == "-":
+            continue
+        text += f" {word} {place}"
+        if app != "-":
+            text += f" app '{app}'" if " " in app else f" app {app}"
+        elif port != "any":
+            text += f" port {port}"
+    if protocol != "any" and dapp == "-" and sapp == "-":
+        text += f" proto {protocol}"
+    return f"{route}{action}{text or ' to any'}{comment}"
+
+
+def _comment(word: str, line: str) -> str:
+    try:
+        return bytes.fromhex(word.removeprefix("comment=")).decode()
+    except ValueError:
+        raise Garbled("/etc/ufw/user.rules", line) from None
 
 
 def parse(text: str) -> Firewall:

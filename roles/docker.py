@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
+
 from pyinfra.api.command import StringCommand
 from pyinfra.api.deploy import deploy
 
 from facts.values import known
 from operations.core import Commands, node_operation, noop
 from operations.run import Run
+
+STILL_UNKNOWN = (
+    "Docker was restarted, and does not know the NVIDIA runtime still, though /etc/docker/daemon.json has it. Does "
+    "another Docker answer here, or one that reads other settings? make doctor; systemctl cat docker; docker context ls"
+)
 
 
 @deploy("Docker")
@@ -35,3 +42,8 @@ def restart_docker(run: Run) -> Commands:
         noop("Docker knows the NVIDIA runtime")
         return
     yield StringCommand("systemctl restart docker.service")
+    # Another daemon may answer, or one with settings of its own: the rank's container would not be made.
+    yield StringCommand(
+        "docker info --format '{{json .Runtimes}}' | grep -qF '\"nvidia\"' ||",
+        f"{{ echo {shlex.quote(STILL_UNKNOWN)} >&2; exit 1; }}",
+    )

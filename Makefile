@@ -9,7 +9,7 @@ TYPED := $(wildcard contact spec checks facts node operations roles benchmarks)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv discover demo test check tests-of-plans tests-of-the-pair tests-of-its-memory tests-that-wait tests-that-compute lint chaos soak bench-noop bench-copy lab-up lab-down lab-clean lab-ready lock lock-check lock-deps bundle doctor verify-deep verify-image image-tests prune rollback remove docs plan status logs
+.PHONY: help venv discover demo test check tests-of-plans tests-of-the-pair tests-of-its-memory tests-that-wait tests-that-compute lint chaos soak bench-noop bench-copy lab-up lab-down lab-clean lab-ready lock lock-check lock-deps bundle doctor fabric-test verify-deep verify-image image-tests prune rollback remove docs plan status logs
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -155,6 +155,9 @@ doctor: venv ## Everything that there is to ask of the two nodes, and what to do
 
 verify-deep: venv ## verify.py, after every byte of weights and drafter was read again on both nodes
 	$(PYTHON) verify.py --deep $(ARGS)
+
+fabric-test: venv ## Measure the rails: bandwidth and latency, each and together; refused while the pair serves
+	$(PYTHON) fabric_test.py $(ARGS)
 
 verify-image: venv ## Does the image hold by itself what its stack needs? One line for each check
 	$(PYTHON) -m pyinfra inventory.py verify_image.py $(ARGS)

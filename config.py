@@ -30,6 +30,7 @@ _AGAIN = "Run the same command again: it goes on where this run stopped."
 # Verbs that add no operation: there is nothing to confirm.
 _LOOKING = (
     "verify.py",
+    "fabric_test.py",
     "verify_image.py",
     "doctor.py",
     "status.py",

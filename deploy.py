@@ -12,6 +12,7 @@ from operations.run import begin
 from roles.docker import docker
 from roles.engine import engine
 from roles.fabric import fabric
+from roles.gate import gate
 from roles.image import image
 from roles.keeper import keeper
 from roles.memory import memory
@@ -35,6 +36,7 @@ nfs(run=run, _sudo=True)
 upkeep(run=run, _sudo=True)
 memory(run=run, _sudo=True)
 engine(run=run, _sudo=True)
+gate(run=run, _sudo=True)
 keeper(run=run, _sudo=True)
 leave_nfs(run=run, _sudo=True)
 good_host(run=run, _sudo=True)

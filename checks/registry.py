@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from checks import advisories, after, before, clock, docker_side, gpu, host, sessions, ssh, trouble
+from checks import advisories, after, before, clock, docker_side, fabric_gate, gpu, host, sessions, ssh, trouble
 from checks.check import Check
 
 CHECKS: tuple[Check, ...] = (
@@ -16,4 +16,5 @@ CHECKS: tuple[Check, ...] = (
     *ssh.CHECKS,
     *gpu.CHECKS,
     *trouble.CHECKS,
+    *fabric_gate.CHECKS,
 )

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from pyinfra.api.exceptions import OperationError
 
-from facts import host_reading
+from facts import gate, host_reading
 from facts.host import HostFacts
 from facts.unknown import Unknown
 from node import gids
@@ -394,6 +394,8 @@ class NodeFacts:
     """The last deep check; None where there was none."""
     recorded: Recorded | Unknown | None = None
     """What the recorder wrote last; None where none has run since boot."""
+    gate: gate.Gate | Unknown | None = None
+    """The rails as they were measured last; None where they never were, and on all nodes but the head."""
     host: HostFacts = field(default_factory=HostFacts)
     """Hardware, system and network, as far as it was asked."""
 
@@ -494,6 +496,7 @@ def parse(document: object) -> NodeFacts:
         deep=_kept(documents, DEEP_RESULT, _deep),
         recorded=_kept(documents, MEMORY, _recorded),
         host=host_reading.read(document),
+        gate=_kept(documents, gate.PATH, gate.read),
     )
 
 

@@ -39,6 +39,8 @@ UPDATE = STATE / "update.json"
 SUPPORT = STATE / "support"
 WEIGHTS = STATE / "weights"
 MEMORY_RECORD = STATE / "memory"
+FABRIC_GATE = STATE / "fabric/gate.json"
+"""The rails as they were measured last. No program on the node reads it; a deploy does."""
 
 WEIGHTS_MOUNT = Path("/mnt/sparkpair/weights")
 WEIGHTS_MOUNT_UNIT = "mnt-sparkpair-weights.mount"
@@ -56,6 +58,8 @@ WEIGHTS_PORT = 8730
 """Where a node serves its weights to its peers, on the rails, while a copy runs."""
 REGISTRY_PORT = 8731
 """Where a node serves an image to its own Docker, and on the rails to its peers', while it is pulled."""
+GATE_PORT = 8732
+"""Where one node waits for the other while a rail is measured: the first rail's, and each further one's the next."""
 LOOPBACK = "127.0.0.1"
 """Where a node's own Docker asks it: all of 127.0.0.0/8 may be plain HTTP to Docker."""
 REGISTRY_STORE = STATE / "registry"

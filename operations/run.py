@@ -17,6 +17,7 @@ from pyinfra.context import ctx_host, ctx_inventory, ctx_state
 import node as node_package
 from checks import nfs, outlook
 from checks.memory import EARLYOOM_SETTINGS, OTHER_GUARDS
+from facts.gate import PATH as GATE
 from facts.node import Query, node_facts
 from facts.values import DEEP_RESULT, KEEPER_STATE, LEASE, MEMORY, STATUS, NodeFacts
 from node import wire
@@ -36,7 +37,10 @@ NFS_UNITS = (objects.NFS_SERVER_UNIT, objects.MOUNT_UNIT)
 TOOLS = (
     "docker",
     "exportfs",
+    "ib_write_bw",
+    "ib_write_lat",
     "ip",
+    "iperf3",
     "mount.nfs4",
     "netplan",
     "nvidia-ctk",
@@ -123,7 +127,7 @@ def query(settings: Settings, node: StatedNode) -> Query:
             *outlook.texts(len(settings.nodes), node.rank == 0),
         ),
         trees=(objects.LIB,),
-        documents=(LEASE, STATUS, KEEPER_STATE, DEEP_RESULT, MEMORY),
+        documents=(LEASE, STATUS, KEEPER_STATE, DEEP_RESULT, MEMORY, *((GATE,) if node.rank == 0 else ())),
         accounts=(objects.USER,),
         tools=TOOLS,
         netdevs=tuple(rail.netdev for rail in node.rails),

@@ -34,6 +34,9 @@ DEEP_TIMER = "sparkpair-weights-deep.timer"
 DEEP_RESULT = str(paths.DEEP_RESULT)
 RECORDER_UNIT = "sparkpair-recorder.service"
 MEMORY = str(paths.MEMORY)
+FABRIC_GATE = str(paths.FABRIC_GATE)
+GATE_PORT = paths.GATE_PORT
+GATE_SERVER, GATE_CLIENT = "sparkpair-gate-server", "sparkpair-gate-client"
 PROTECTED_UNITS = ("ssh.service", "user.slice", "system.slice")
 """Units of the system that are given something with protect_login."""
 UNIT_DIRECTORY = "/etc/systemd/system"
@@ -242,6 +245,23 @@ OBJECTS: tuple[Object, ...] = (
     Object(
         "sparkpair-fabric-rollback.timer", Sort.TRANSIENT, Where.EVERY, "root", "", "roles/fabric", Life.WORK,
         "Restores the former rails from the node itself when a deploy has locked itself out.", "systemd-run",
+    ),
+    Object(
+        FABRIC_GATE.rpartition("/")[0], Sort.DIRECTORY, Where.EVERY, "root:root", "0755", "fabric_test.py, deploy.py",
+        Life.DEPLOY, "What is known and kept of the rails.",
+    ),
+    Object(
+        FABRIC_GATE, Sort.FILE, Where.HEAD, "root:root", "0644", "fabric_test.py, deploy.py", Life.PROGRAM,
+        "The rails as they were measured last: what was found, when, and of which netdevs, MTU, kernel and firmware.",
+    ),
+    Object(
+        f"{GATE_SERVER}.service", Sort.TRANSIENT, Where.EVERY, "root", "", "fabric_test.py, deploy.py", Life.WORK,
+        f"The waiting side of one measurement of the rails (TCP {GATE_PORT} and following); bounded in time "
+        "and memory.", "systemd-run",
+    ),
+    Object(
+        f"{GATE_CLIENT}.service", Sort.TRANSIENT, Where.EVERY, "root", "", "fabric_test.py, deploy.py", Life.WORK,
+        "The sending side of it.", "systemd-run",
     ),
     # Units
     Object(

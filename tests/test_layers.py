@@ -14,9 +14,27 @@ import pytest
 
 from tests import repository
 
+<<<<<<< HEAD
 OURS = ("contact", "spec", "facts", "checks", "operations", "roles", "node", "benchmarks", "lab", "tests")
 VERBS = ("deploy", "stage", "verify", "verify_image", "image_tests", "prune", "doctor", "bench", "rollback", "remove")
 TOP_LEVEL = (*VERBS, "plan", "lock", "bundle", "discover", "inventory", "config", "group_data")
+=======
+OURS = ("spec", "facts", "checks", "operations", "roles", "node", "benchmarks", "lab", "tests")
+VERBS = (
+    "deploy",
+    "stage",
+    "verify",
+    "verify_image",
+    "fabric_test",
+    "image_tests",
+    "prune",
+    "doctor",
+    "bench",
+    "rollback",
+    "remove",
+)
+TOP_LEVEL = (*VERBS, "plan", "lock", "bundle", "inventory", "config", "group_data")
+>>>>>>> 0614d43 (feat(gate): the rails measured before a start, each and together)
 TOP_LEVEL_FILES = [f"{name}.py" for name in TOP_LEVEL]
 PRODUCT = (*TOP_LEVEL, "ops", "contact", "spec", "facts", "checks", "operations", "roles", "templates", "node")
 
@@ -50,6 +68,7 @@ ROOMS: dict[str, Room] = {
     # Run by Python itself it becomes pyinfra, by the command line that plan.py makes.
     "verify": Room((*_VERB.ours, "plan"), _VERB.others),
     "doctor": Room((*_VERB.ours, "plan"), _VERB.others),
+    "fabric_test": Room((*_VERB.ours, "plan"), _VERB.others),
     "inventory": Room(("spec.transport",)),
     # The guards read what pyinfra's own command line was given.
     # And they judge the settings before a node is reached.

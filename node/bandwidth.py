@@ -206,8 +206,8 @@ def _start(argv: list[str]) -> subprocess.Popen[bytes]:
 
 def _said(process: subprocess.Popen[bytes]) -> str:
     out = process.communicate()[0].decode(errors="replace")
-    lines = [line.strip() for line in out.splitlines() if line.strip(" -\t")]
-    return " ".join(lines[-3:])[-400:] or f"it ended with exit code {process.returncode}"
+    lines = [line.strip() for line in out.splitlines() if line.strip(" -\t") and "WARNING" not in line]
+    return "; ".join(lines[-2:])[-400:] or f"it ended with exit code {process.returncode}"
 
 
 def _end(running: list[subprocess.Popen[bytes]]) -> None:

@@ -14,27 +14,12 @@ import pytest
 
 from tests import repository
 
-<<<<<<< HEAD
 OURS = ("contact", "spec", "facts", "checks", "operations", "roles", "node", "benchmarks", "lab", "tests")
-VERBS = ("deploy", "stage", "verify", "verify_image", "image_tests", "prune", "doctor", "bench", "rollback", "remove")
-TOP_LEVEL = (*VERBS, "plan", "lock", "bundle", "discover", "inventory", "config", "group_data")
-=======
-OURS = ("spec", "facts", "checks", "operations", "roles", "node", "benchmarks", "lab", "tests")
 VERBS = (
-    "deploy",
-    "stage",
-    "verify",
-    "verify_image",
-    "fabric_test",
-    "image_tests",
-    "prune",
-    "doctor",
-    "bench",
-    "rollback",
-    "remove",
+    *("deploy", "stage", "verify", "verify_image", "fabric_test", "image_tests", "prune", "doctor", "bench"),
+    *("rollback", "remove"),
 )
-TOP_LEVEL = (*VERBS, "plan", "lock", "bundle", "inventory", "config", "group_data")
->>>>>>> 0614d43 (feat(gate): the rails measured before a start, each and together)
+TOP_LEVEL = (*VERBS, "plan", "lock", "bundle", "discover", "inventory", "config", "group_data")
 TOP_LEVEL_FILES = [f"{name}.py" for name in TOP_LEVEL]
 PRODUCT = (*TOP_LEVEL, "ops", "contact", "spec", "facts", "checks", "operations", "roles", "templates", "node")
 

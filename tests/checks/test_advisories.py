@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from checks.check import When, run
 from checks.preflight import refusals
 from facts.host import Board, HostFacts, Release
 from facts.values import Unknown
+from tests import repository
 from tests.checks.sights import GIB, MEMINFO, WORKER, port, sight, sound
 from tests.plan.world import World
 
@@ -125,3 +128,11 @@ def test_each_names_who_says_so_and_a_report() -> None:
         assert one.sources, one.name
         assert one.reports, one.name
         assert all(source.startswith("https://") for source in one.sources), one.name
+
+
+def test_each_stands_on_the_page() -> None:
+    """With its name, and what it says."""
+    page = repository.text(Path("docs/troubleshooting.md")) or ""
+    for one in ADVISORIES:
+        assert f"(`{one.name}`)" in page, one.name
+        assert any(words and words in one.known for words in re.findall(r"^\| `([^`…]+)", page, re.MULTILINE)), one.name

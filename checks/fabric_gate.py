@@ -4,7 +4,7 @@ result is judged anew whenever it is looked at."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from checks import pair
@@ -321,7 +321,7 @@ def _known(cluster: Cluster, facts: Mapping[str, NodeFacts], *, required: bool) 
         return broken("", f"{statement}, and require_fabric_gate = True", fix) if required else told("", statement, fix)
 
     if isinstance(gate, Unknown):
-        yield unknown(head, "the rails' last measurement", gate)
+        yield replace(unknown(head, "the rails' last measurement", gate), fix=fix)
     elif isinstance(now, Unknown):
         yield unknown(head, "what the rails' measurement is true of", now)
     elif gate is None:

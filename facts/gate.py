@@ -77,7 +77,7 @@ def read(value: object) -> Gate:
     found = value.get("collective")
     return Gate(
         at=_text(value["at"]),
-        of={_text(name): _text(told) for name, told in dict(value["of"]).items()},
+        of={_text(name): _text(told) for name, told in _mapping(value["of"]).items()},
         measured=tuple(_measured(row) for row in rows),
         collective=None if found is None else _collective(found),
     )

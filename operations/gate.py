@@ -235,8 +235,9 @@ def _keep(run: Run, gate: Gate) -> None:
     head = run.hosts[run.cluster.head.name]
     directory = objects.FABRIC_GATE.rpartition("/")[0]
     made = StringCommand(f"install -d -m 700 {objects.VAR} && install -d -m 755 {directory}")
-    for command in (made, write(objects.FABRIC_GATE, text(gate), "644")):
-        ok, output = head.run_shell_command(command, _sudo=True)
+    document = text(gate)
+    for command, given in ((made, None), (write(objects.FABRIC_GATE, document, "644"), document)):
+        ok, output = head.run_shell_command(command, _sudo=True, _stdin=given)
         if not ok:
             raise UnknownFact(objects.FABRIC_GATE, Unknown(f"it could not be written: {output.stderr.strip()[-200:]}"))
     forget(head)

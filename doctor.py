@@ -17,8 +17,8 @@ from pyinfra import host, inventory, logger, state
 from pyinfra.api.exceptions import DeployError
 
 from checks import doctor
+from operations import run as begun
 from operations.doctor import DOCUMENT, Counted, examine, write
-from operations.run import begin
 from spec.load import settings_from_pyinfra
 from spec.resolve import resolve
 
@@ -60,7 +60,7 @@ os.environ["SPARKPAIR_DOCTOR"] = "1"  # the probe is asked for all that it knows
 if host.name == min(one.name for one in state.active_hosts):
     counted = Counted()
     with counted.on({one.name: one for one in inventory}):
-        report = examine(begin(settings_from_pyinfra(inventory), resolve), counted)
+        report = examine(begun.examine(settings_from_pyinfra(inventory), resolve), counted)
     if os.environ.get(DOCUMENT):
         write(report)
     else:

@@ -7,11 +7,11 @@ SPARKPAIR_IMAGE_TESTS=DIRECTORY pyinfra inventory.py image_tests.py
 from pyinfra import inventory
 
 from operations.image_tests import copy_tests, preflight, run_tests
-from operations.run import begin
+from operations.run import as_set_up
 from spec.load import settings_from_pyinfra
 from spec.resolve import resolve
 
-run = begin(settings_from_pyinfra(inventory), resolve)
+run = as_set_up(settings_from_pyinfra(inventory), resolve)
 
 preflight(run)
 copy_tests(name="Image | Copy the image's own tests", run=run, _sudo=True)

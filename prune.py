@@ -9,13 +9,13 @@ pyinfra -y inventory.py prune.py          does it
 from pyinfra import host, inventory
 
 from operations.leftovers import tell
-from operations.run import begin
+from operations.run import as_set_up
 from roles.preflight import preflight_removal
 from roles.prune import prune
 from spec.load import settings_from_pyinfra
 from spec.resolve import resolve
 
-run = begin(settings_from_pyinfra(inventory), resolve)
+run = as_set_up(settings_from_pyinfra(inventory), resolve)
 
 preflight_removal(run)
 if host.name == run.cluster.head.name:

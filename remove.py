@@ -9,12 +9,12 @@ pyinfra -y inventory.py remove.py --data remove_also=image,cache    takes these 
 from pyinfra import host, inventory
 
 from operations.remains import tell
-from operations.run import begin
+from operations.run import as_set_up
 from roles.remove import preflight_remove, remove
 from spec.load import settings_from_pyinfra
 from spec.resolve import resolve
 
-run = begin(settings_from_pyinfra(inventory), resolve)
+run = as_set_up(settings_from_pyinfra(inventory), resolve)
 
 preflight_remove(run)
 if host.name == run.cluster.head.name:

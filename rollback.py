@@ -7,11 +7,11 @@ pyinfra inventory.py rollback.py --data rollback_to=3f2a91c0d7e4       to this o
 
 from pyinfra import inventory
 
-from operations.run import begin
+from operations.run import as_set_up
 from roles.rollback import preflight_rollback, rollback
 from spec.load import settings_from_pyinfra
 from spec.resolve import resolve
 
-run = begin(settings_from_pyinfra(inventory), resolve)
+run = as_set_up(settings_from_pyinfra(inventory), resolve)
 
 rollback(run=run, to=preflight_rollback(run), _sudo=True)

@@ -20,7 +20,7 @@ from checks.registry import CHECKS
 from checks.verdict import failures
 from operations import deep as deep_check
 from operations.api import api_statements
-from operations.run import begin
+from operations.run import examine
 from operations.sight import sight
 from spec.load import settings_from_pyinfra
 from spec.resolve import resolve
@@ -58,14 +58,14 @@ def statements(run):
 if __name__ == "__main__":
     sys.exit(by_pyinfra(sys.argv[1:]))
 
-run = begin(settings_from_pyinfra(inventory), resolve)
+run = examine(settings_from_pyinfra(inventory), resolve)
 if host.name == run.cluster.head.name:
     if os.environ.get(DEEP) and all(access.usable(seen) for seen in run.all_seen().values()):
         deep_check.check(run)
     verdicts = []
     for verdict in statements(run):
         verdicts.append(verdict)
-        mark = {True: "ok     ", False: "FAILED ", None: "UNKNOWN"}[verdict.holds]
+        mark = {True: "ok     ", False: "told   " if verdict.told else "FAILED ", None: "UNKNOWN"}[verdict.holds]
         logger.info(f"    {mark} {verdict.where + ': ' if verdict.where else ''}{verdict.statement}")
     wrong = failures(verdicts)
     if wrong:

@@ -7,12 +7,12 @@ from pyinfra import host, inventory, logger
 from pyinfra.api.exceptions import DeployError
 
 from checks.verdict import failures
-from operations.run import begin
+from operations.run import as_set_up
 from operations.verify_image import statements
 from spec.load import settings_from_pyinfra
 from spec.resolve import resolve
 
-run = begin(settings_from_pyinfra(inventory), resolve)
+run = as_set_up(settings_from_pyinfra(inventory), resolve)
 if host.name == run.cluster.head.name:
     verdicts = []
     for verdict in statements(run):

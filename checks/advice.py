@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from checks import content, memory, nfs
 from checks.check import Sight, When, run
 from checks.registry import CHECKS
+from facts.talk import Talk
 from facts.values import NodeFacts, Unknown
 from spec.cluster import Cluster
 
@@ -14,14 +15,17 @@ QUANTIZED = "hf_quant_config.json"
 """Lies beside an 8-bit (MXFP8) drafter, and not beside the 16-bit one (reference kit v2.3-tier1)."""
 
 
-def advice(cluster: Cluster, facts: Mapping[str, NodeFacts], *, starts: bool = True) -> list[str]:
-    """A line for each thing. `starts`: whether the deploy may start or restart the pair."""
+def advice(
+    cluster: Cluster, facts: Mapping[str, NodeFacts], *, starts: bool = True, talk: Talk | None = None
+) -> list[str]:
+    """A line for each thing. `starts`: whether the deploy may start or restart the pair. `talk`: what the nodes heard
+    of each other, where they were asked."""
     return [
         *_drafter_format(cluster, facts),
         *_overlays(cluster, facts),
         *memory.other_guards(cluster, facts),
         *nfs.advice(cluster, facts),
-        *_told(Sight(cluster, facts, starts=starts)),
+        *_told(Sight(cluster, facts, talk, starts=starts)),
     ]
 
 

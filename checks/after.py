@@ -26,12 +26,6 @@ def _as_wanted(
     return judged
 
 
-def _packets(sight: Sight) -> Iterator[Verdict]:
-    for node in sight.cluster.nodes:
-        if node.name in sight.pings:
-            yield from converged.packets_pass(sight.cluster, node, sight.pings[node.name])
-
-
 def _ranks(sight: Sight) -> Iterator[Verdict]:
     there = {name for name, _ in sight.usable()}
     if sight.wanted is not None:
@@ -76,7 +70,6 @@ CHECKS: tuple[Check, ...] = (
         RUNS,
         ("MEM-10", "MEM-14"),
     ),
-    Check("rails.packets", "Do packets of full size pass each rail, in each direction?", _packets, RUNS, ("NET-09",)),
     Check(
         "image.layers",
         "Has every node the same image, to the layer?",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from checks import access
 from checks.content import Reached
 from checks.verdict import Verdict
 from facts.talk import Talk
-from facts.values import NodeFacts, Unknown
+from facts.values import NodeFacts
 from spec.cluster import Cluster, Node
 
 
@@ -47,14 +47,12 @@ class Sight:
 
     cluster: Cluster
     facts: Mapping[str, NodeFacts]
-    talk: Talk | Unknown | None = None
+    talk: Talk | None = None
     starts: bool = True
     reached: Reached | None = None
     """What keeps each node from the hub; None where it was not asked."""
     wanted: Wanted | None = None
     """None before a deploy: what is missing then, it brings."""
-    pings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """By node: what became of a packet of full size on each rail (checks.converged.ping_targets)."""
 
     def usable(self) -> list[tuple[str, NodeFacts]]:
         """The nodes that can be looked at, by name, in rank order."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from checks import content, pair
 from checks.sourcing import Way
 from checks.verdict import Verdict, broken, holds, unknown
-from facts.pings import HEADERS
 from facts.values import NodeFacts, Unknown
 from spec import objects
 from spec.cluster import Cluster, Node
@@ -20,31 +19,6 @@ def installed(node: Node, seen: NodeFacts, files: Mapping[str, str], programs: M
     """Files, programs, units."""
     yield from _files(node, seen, files, programs)
     yield from _units(node, seen)
-
-
-def ping_targets(cluster: Cluster, node: Node) -> dict[str, str]:
-    """What a node pings to prove its rails: "NETDEV ADDRESS MTU" to a description."""
-    mtu = cluster.knobs.rail_mtu
-    return {
-        f"{ours.netdev} {theirs.ip} {mtu}": f"rail {number}: {node.name} to {peer.name}"
-        for peer in cluster.peers(node)
-        for number, (ours, theirs) in enumerate(zip(node.rails, peer.rails, strict=True))
-    }
-
-
-def packets_pass(cluster: Cluster, node: Node, pings: Mapping[str, str]) -> Iterator[Verdict]:
-    """Packets of full size, unfragmented, in this direction."""
-    size = cluster.knobs.rail_mtu - HEADERS
-    for target, what in ping_targets(cluster, node).items():
-        said = pings.get(target, "no answer")
-        if said:
-            yield broken(
-                "",
-                f"{what}: {size} bytes do not pass unfragmented: {said}",
-                "compare MTU and carrier on both ends: ip -s link; a switch between them must pass 9000 bytes, too",
-            )
-        else:
-            yield holds("", f"{what}: {size} bytes pass unfragmented")
 
 
 def weights_agree(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Iterator[Verdict]:

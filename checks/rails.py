@@ -88,6 +88,8 @@ def _is_defined_once(node: Node, seen: NodeFacts) -> Iterator[Verdict]:
         return
     numbers = {rail.netdev: number for number, rail in enumerate(node.rails)}
     for mention in seen.mentions:
+        if mention.netdev not in numbers:
+            continue
         yield broken(
             node.name,
             f"rail {numbers[mention.netdev]}: {mention.netdev} is set up in {mention.file} line {mention.line}, "

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from checks import advisories, after, before, clock, docker_side, fabric_gate, gpu, host, sessions, ssh, trouble
+from checks import (
+    advisories,
+    after,
+    before,
+    clock,
+    discovery,
+    docker_side,
+    fabric_gate,
+    gpu,
+    host,
+    sessions,
+    ssh,
+    trouble,
+)
 from checks.check import Check
 
 CHECKS: tuple[Check, ...] = (
     *before.CHECKS,
+    *discovery.CHECKS,
     *after.CHECKS,
     *docker_side.CHECKS,
     *host.CHECKS,

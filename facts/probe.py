@@ -80,8 +80,8 @@ def collect(query: dict[str, Any], user: str) -> dict[str, Any]:
         "documents": lambda: {path: _document(path) for path in query.get("documents", [])},
         "accounts": lambda: {name: _account(name) for name in query.get("accounts", [])},
         "tools": lambda: {name: _which(name) for name in query.get("tools", [])},
-        "rails": lambda: {name: _rail(name) for name in query.get("netdevs", [])},
-        "network_files": lambda: _mentions(query.get("netdevs", [])),
+        "rails": lambda: {name: _rail(name) for name in query.get("netdevs") or _rdma_netdevs()},
+        "network_files": lambda: _mentions(query.get("netdevs") or _rdma_netdevs()),
         "hcas": _hcas,
         "docker": lambda: _docker(query.get("images", [])),
         "content": lambda: {
@@ -509,6 +509,13 @@ def _hcas() -> dict[str, Any]:
             "gids": _gids(port),
         }
     return found
+
+
+def _rdma_netdevs() -> list[str]:
+    """Any of them may become a rail, where none is stated."""
+    base = ROOT + "/sys/class/infiniband"
+    names = sorted(os.listdir(base)) if os.path.isdir(base) else []
+    return [netdev for name in names for netdev in _hca_netdevs(f"{base}/{name}", f"{base}/{name}/ports/1")]
 
 
 def _hca_netdevs(device: str, port: str) -> list[str]:

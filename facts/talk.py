@@ -99,7 +99,10 @@ def command(question: str) -> StringCommand:
     """The shell line for a node, for root and for a user with sudo alike: raw frames are for root alone."""
     python = StringCommand("$1 /usr/bin/python3 -ISB -c", QuoteString(_BOOTSTRAP), QuoteString(question), _payload())
     return StringCommand(
-        ": sparkpair-talk; run() {", python, "; };", 'if [ "$(id -u)" = 0 ]; then run ""; else run "sudo -n"; fi 2>&1'
+        ": sparkpair-talk; run() {",
+        python,
+        "; };",
+        'if [ "$(id -u)" = 0 ]; then run ""; else run "sudo -n"; fi 2>&1; true',
     )
 
 

@@ -81,7 +81,7 @@ def of(run: Run) -> Outlook:
     )
     warnings = [
         *rules.warnings(cluster.settings),
-        *advice(cluster, facts, starts=starts(run)),
+        *advice(cluster, facts, starts=starts(run), talk=run.talk),
         *rejected.remarks(cluster, facts[cluster.head.name], rendered.engine),
     ]
     return checked.outlook(cluster, facts, rendered, warnings, _rows_due())

@@ -15,15 +15,20 @@ from pyinfra.api.inventory import Inventory
 from pyinfra.context import ctx_host, ctx_inventory, ctx_state
 
 import node as node_package
-from checks import nfs, outlook
+from checks import access, discovery, nfs, outlook
 from checks.memory import EARLYOOM_SETTINGS, OTHER_GUARDS
 from facts.gate import PATH as GATE
 from facts.node import Query, node_facts
+from facts.talk import Talk
 from facts.values import DEEP_RESULT, KEEPER_STATE, LEASE, MEMORY, STATUS, NodeFacts
 from node import wire
 from node.paths import ENGINE_CGROUPS
-from spec import objects
-from spec.cluster import Cluster, Node, Settings, StatedNode
+from operations.talk import talk
+from spec import objects, rules
+from spec.cluster import Cluster, Node, Rail, Settings, StatedNode
+from spec.discovery import as_they_are, must_ask
+
+Resolve = Callable[[Settings, Mapping[str, NodeFacts], Mapping[str, tuple[Rail, ...]]], Cluster]
 
 TRANSIENT_UNITS = (
     "sparkpair-weights-hash.service",
@@ -57,6 +62,8 @@ class Run:
 
     cluster: Cluster
     hosts: Mapping[str, Host]
+    talk: Talk | None = None
+    """What the nodes heard of each other; None where they were not asked."""
 
     @property
     def node(self) -> Node:
@@ -86,8 +93,46 @@ class Run:
         return wire.programs_hash(self.programs)
 
 
-def begin(settings: Settings, resolve: Callable[[Settings, Mapping[str, NodeFacts]], Cluster]) -> Run:
-    """Look at every node, each host of pyinfra at its own first, and resolve the cluster."""
+def begin(settings: Settings, resolve: Resolve) -> Run:
+    """Look at every node, each host of pyinfra at its own first, find rails that are not stated, and resolve the
+    cluster. The nodes talk where rails are not in force. Raises DeployError where rails are stated nowhere and cannot
+    be found; what contradicts stated ones, preflight says."""
+    hosts, facts = _looked(settings)
+    looks = discovery.looks(settings.nodes, facts)
+    now = as_they_are(looks).rails
+    if not all(access.usable(seen) for seen in facts.values()):
+        return Run(resolve(settings, facts, now), hosts)  # whoever looks at the nodes says so
+    said = talk(hosts, looks, now, settings.effective.rail_mtu) if must_ask(looks) else None
+    found = discovery.found(settings, facts, said)
+    if not found.known:
+        lines = [discovery.refusal(remark).text() for remark in (*found.refusals, *found.notes)]
+        raise DeployError("\n".join(["Preflight refused; no node was changed.", *lines]))
+    _judge(settings, found.rails)
+    return Run(resolve(settings, facts, found.rails), hosts, said)
+
+
+def examine(settings: Settings, resolve: Resolve) -> Run:
+    """The same for whoever wants to see all that there is: the nodes talk in any case, and rails that cannot be found
+    are none."""
+    hosts, facts = _looked(settings)
+    usable = [node for node in settings.nodes if access.usable(facts[node.name])]
+    looks = discovery.looks(settings.nodes, facts)
+    rails = as_they_are(looks).rails
+    there = {look.name for look in looks} & {node.name for node in usable}
+    said = talk(hosts, [look for look in looks if look.name in there], rails, settings.effective.rail_mtu)
+    if len(usable) == len(settings.nodes):
+        found = discovery.found(settings, facts, said)
+        rails = found.rails if found.known else rails
+    return Run(resolve(settings, facts, rails), hosts, said)
+
+
+def as_set_up(settings: Settings, resolve: Resolve) -> Run:
+    """The same for whoever needs no rail to work: they are those that are stated, or that are set up; else none."""
+    hosts, facts = _looked(settings)
+    return Run(resolve(settings, facts, as_they_are(discovery.looks(settings.nodes, facts)).rails), hosts)
+
+
+def _looked(settings: Settings) -> tuple[dict[str, Host], dict[str, NodeFacts]]:
     inventory: Inventory = ctx_inventory.get()
     hosts = {host.name: host for host in inventory}
     left_out = [name for name, host in hosts.items() if not ctx_state.get().is_host_in_limit(host)]
@@ -100,7 +145,17 @@ def begin(settings: Settings, resolve: Callable[[Settings, Mapping[str, NodeFact
     mine = ctx_host.get().name
     order = sorted(settings.nodes, key=lambda node: node.name != mine)
     facts = {node.name: node_facts(hosts[node.name], query(settings, node)) for node in order}
-    return Run(cluster=resolve(settings, facts), hosts={node.name: hosts[node.name] for node in settings.nodes})
+    return {node.name: hosts[node.name] for node in settings.nodes}, facts
+
+
+def _judge(settings: Settings, rails: Mapping[str, tuple[Rail, ...]]) -> None:
+    """Raise DeployError where rails that were found break a rule that stated ones are judged by."""
+    if all(node.rails for node in settings.nodes):
+        return
+    nodes = tuple(node.model_copy(update={"rails": rails[node.name]}) for node in settings.nodes)
+    lines = rules.refusals(settings.model_copy(update={"nodes": nodes}))
+    if lines:
+        raise DeployError("\n".join(["Settings refused; no node was changed.", *(f"  {line}" for line in lines)]))
 
 
 def query(settings: Settings, node: StatedNode) -> Query:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import hashlib
 
-from checks import access, converged, pair
+from checks import access, pair
 from checks.check import Sight, Wanted
-from facts.pings import RailPings
 from facts.values import UnknownFact
 from operations import wanted
 from operations.run import Run
 
 
 def sight(run: Run) -> Sight:
-    """The whole pair, each rail tried by a packet of full size. Unusable nodes are in it, and none is asked there."""
+    """The whole pair. Unusable nodes are in it, and none is asked there."""
     facts = run.all_seen()
     return Sight(
         cluster=run.cluster,
         facts=facts,
         starts=starts(run),
         wanted=_wanted(run),
-        pings={node.name: _pings(run, node.name) for node in run.cluster.nodes if access.usable(facts[node.name])},
+        talk=run.talk,
     )
 
 
@@ -56,11 +55,3 @@ def _engine(run: Run) -> str | None:
         return pair.accepted(facts[run.cluster.head.name]).engine
     except UnknownFact:
         return None
-
-
-def _pings(run: Run, name: str) -> dict[str, str]:
-    targets = list(converged.ping_targets(run.cluster, run.cluster.node(name)))
-    if not targets:
-        return {}
-    found: dict[str, str] = run.hosts[name].get_fact(RailPings, targets=targets, _sudo=True, _ignore_errors=True)
-    return found

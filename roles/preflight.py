@@ -19,7 +19,7 @@ def preflight(run: Run) -> None:
     refuse(
         run,
         lambda facts: [
-            *checked.refusals(run.cluster, facts, _reached(run, facts), starts=starts(run)),
+            *checked.refusals(run.cluster, facts, _reached(run, facts), starts=starts(run), talk=run.talk),
             *image.refusals(run),
             *bundle.refusals(run),
             # Nobody is asked about a launch that was tried.
@@ -33,7 +33,7 @@ def preflight_staging(run: Run) -> None:
     refuse(
         run,
         lambda facts: [
-            *checked.staging_refusals(run.cluster, facts, _reached(run, facts)),
+            *checked.staging_refusals(run.cluster, facts, _reached(run, facts), talk=run.talk),
             *image.refusals(run),
             *bundle.refusals(run),
         ],

@@ -48,7 +48,8 @@ class StatedNode(Frozen):
     position: Position
     local: bool
     management_address: IPv4Address
-    rails: tuple[Rail, ...]
+    rails: tuple[Rail, ...] = ()
+    """None stated: they are found (spec.discovery)."""
     weights_path: str | None = None
     drafter_path: str | None = None
     cache_path: str | None = None
@@ -116,6 +117,12 @@ class Node(Frozen):
     def is_head(self) -> bool:
         return self.rank == 0
 
+    @property
+    def first_rail(self) -> Rail:
+        """The rail that the ranks meet on. Whoever asks for an image alone, and of rails that are not found, gets one
+        that is nowhere: no deploy gets that far."""
+        return self.rails[0] if self.rails else Rail(netdev="none", hca="none", address=IPv4Interface("0.0.0.0/32"))
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -154,7 +161,7 @@ class Cluster:
 
     def seat(self, node: Node) -> Seat:
         """The node's place in the launch. NCCL runs on the first rail, or on the first two."""
-        rail = node.rails[0]
+        rail = node.first_rail
         return Seat(
             rank=node.rank,
             ranks=len(self.nodes),
@@ -163,7 +170,7 @@ class Cluster:
             address=rail.ip,
             network=rail.network,
             further=tuple((more.hca, more.ip, more.network) for more in node.rails[1 : self.knobs.nccl_rails]),
-            master_address=self.head.rails[0].ip,
+            master_address=self.head.first_rail.ip,
             weights_path=node.weights_path,
             drafter_path=node.drafter_path,
             cache_path=node.cache_path,

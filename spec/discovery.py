@@ -52,7 +52,7 @@ def as_they_are(looks: Sequence[Look]) -> Found:
     """The rails as stated, or as our own files have them, whatever is cabled: for those that need none to work."""
     if _stated(looks):
         return Found({look.name: look.stated for look in looks})
-    return Found(_kept(looks) or {look.name: () for look in looks})
+    return Found(_kept(looks) or {look.name: _own(look) for look in looks})
 
 
 def _stated(looks: Sequence[Look]) -> bool:
@@ -61,20 +61,20 @@ def _stated(looks: Sequence[Look]) -> bool:
 
 def _kept(looks: Sequence[Look]) -> dict[str, tuple[Rail, ...]]:
     """The rails of our own files; empty unless every node has one and they fit together."""
-    found: dict[str, tuple[Rail, ...]] = {}
-    for look in looks:
-        ends = [(look.port(netdev), address) for netdev, address in look.file]
-        found[look.name] = tuple(
-            Rail(netdev=port.netdev, hca=port.hca, address=address) for port, address in ends if port is not None
-        )
-        if not ends or len(found[look.name]) != len(ends):
-            return {}
-    if len({len(rails) for rails in found.values()}) != 1:
+    found = {look.name: _own(look) for look in looks}
+    if not all(found.values()) or len({len(rails) for rails in found.values()}) != 1:
         return {}
     for rail in zip(*found.values(), strict=True):
         if len({end.network for end in rail}) != 1 or len({end.ip for end in rail}) != len(rail):
             return {}
     return found
+
+
+def _own(look: Look) -> tuple[Rail, ...]:
+    """The rails of a node's own file; none unless each has its port."""
+    ends = [(look.port(netdev), address) for netdev, address in look.file]
+    rails = [Rail(netdev=port.netdev, hca=port.hca, address=address) for port, address in ends if port is not None]
+    return tuple(rails) if len(rails) == len(ends) else ()
 
 
 def _may_have_moved(look: Look) -> bool:

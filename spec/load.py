@@ -330,11 +330,16 @@ _RAIL_EXAMPLE = '{"netdev": "enp1s0f0np0", "hca": "rocep1s0f0", "address": "10.2
 
 
 def _rails(host: StatedHost, problems: list[str]) -> tuple[Rail, ...] | None:
+    """As stated; () where they are left out, to be found."""
     found = host.of_node("rails")
-    value = found[1] if found else None
+    if found is None:
+        return ()
+    value = found[1]
     if not isinstance(value, list | tuple) or not value:
-        seen = "not stated" if found is None else f"= {shown(value)}"
-        problems.append(f"rails {seen}: must be a list with one entry per rail, such as [{_RAIL_EXAMPLE}]")
+        problems.append(
+            f"rails = {shown(value)}: must be a list with one entry per rail, such as [{_RAIL_EXAMPLE}]; leave rails "
+            f"out on every node, and they are found"
+        )
         return None
     rails = [_rail(index, item, problems) for index, item in enumerate(value)]
     whole = tuple(rail for rail in rails if rail is not None)

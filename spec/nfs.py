@@ -63,7 +63,7 @@ def mount(cluster: Cluster, node: Node) -> Mount | None:
     if server is None or not cluster.mounts_weights(node):
         return None
     return Mount(
-        what=f"{server.rails[0].ip}:{server.weights_path}",
+        what=f"{server.first_rail.ip}:{server.weights_path}",
         options=",".join(option for option, _ in MOUNT_OPTIONS),
     )
 

@@ -1,11 +1,11 @@
-"""Settings + facts -> Cluster: what only the nodes know. Discovery of rails comes in here later."""
+"""Settings + facts -> Cluster: what only the nodes know, their rails among it where these are not stated."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Protocol
 
-from spec.cluster import Cluster, Node, Settings, StatedNode
+from spec.cluster import Cluster, Node, Rail, Settings, StatedNode
 from spec.objects import MOUNT_POINT
 
 
@@ -21,15 +21,21 @@ class NodeFacts(Protocol):
         """That user's home directory."""
 
 
-def resolve(settings: Settings, facts_by_name: Mapping[str, NodeFacts]) -> Cluster:
-    """The cluster. `facts_by_name` has an entry for every node of the settings."""
-    return Cluster(
-        settings=settings,
-        nodes=tuple(_node(settings, stated, facts_by_name[stated.name]) for stated in settings.nodes),
+def resolve(
+    settings: Settings,
+    facts_by_name: Mapping[str, NodeFacts],
+    rails: Mapping[str, tuple[Rail, ...]] | None = None,
+) -> Cluster:
+    """The cluster. `facts_by_name` has an entry for every node of the settings, and so have `rails` where they were
+    found (spec.discovery); otherwise they are those that are stated."""
+    nodes = (
+        _node(settings, stated, facts_by_name[stated.name], stated.rails if rails is None else rails[stated.name])
+        for stated in settings.nodes
     )
+    return Cluster(settings=settings, nodes=tuple(nodes))
 
 
-def _node(settings: Settings, stated: StatedNode, facts: NodeFacts) -> Node:
+def _node(settings: Settings, stated: StatedNode, facts: NodeFacts, rails: tuple[Rail, ...]) -> Node:
     def path(knob: str) -> str:
         return expand(settings.path(stated, knob), facts.home)
 
@@ -39,7 +45,7 @@ def _node(settings: Settings, stated: StatedNode, facts: NodeFacts) -> Node:
         position=stated.position,
         local=stated.local,
         management_address=stated.management_address,
-        rails=stated.rails,
+        rails=rails,
         user=facts.user,
         home=facts.home,
         weights_path=MOUNT_POINT if settings.mounts_weights(stated) else path("weights_path"),

@@ -137,6 +137,11 @@ ROOMS: dict[str, Room] = {
             "node.wire",
         )
     ),
+    # Rails that were found are judged by the rules for stated ones.
+    "operations.run": Room(
+        ("operations", *_CLUSTER, "spec.discovery", "spec.objects", "spec.rules", "facts", "checks", "node"),
+        ("pyinfra",),
+    ),
     # What several roles need of pyinfra, and the run that they belong to; it knows no role.
     "operations": Room(
         (

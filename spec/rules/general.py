@@ -245,8 +245,8 @@ def _a_variable_is_set_once(settings: Settings) -> Iterator[str]:
 def _the_api_binds_to_the_head(settings: Settings) -> Iterator[str]:
     bind = IPv4Address(settings.effective.api_bind)
     head = next((node for node in settings.nodes if node.position == "head"), None)
-    if bind.is_unspecified or bind.is_loopback or head is None:
-        return
+    if bind.is_unspecified or bind.is_loopback or head is None or not head.rails:
+        return  # rails that are found are judged when they are
     own = (head.management_address, *(rail.ip for rail in head.rails))
     if bind not in own:
         yield (

@@ -23,7 +23,7 @@ def _every_node_has_the_same_number_of_rails(settings: Settings) -> Iterator[str
         if head is not None and len(node.rails) != len(head.rails):
             yield (
                 f"inventory: {head.name} has {_count(len(head.rails), 'rail')} and {node.name} has "
-                f"{len(node.rails)}; every node states the same rails, in the same order"
+                f"{len(node.rails)}; every node states the same rails, in the same order, or none does"
             )
 
 

@@ -16,7 +16,6 @@ import pytest
 
 from facts import probe
 from facts.node import NodeProbe, Query, from_output
-from facts.pings import RailPings
 from node import content
 
 
@@ -376,25 +375,6 @@ def test_the_command_runs_as_it_is_sent() -> None:
         assert facts.trouble == ""
         assert set(facts.files) == set(query.files)  # type: ignore[arg-type]
         assert facts.user
-
-
-def test_pings_are_read_by_target() -> None:
-    fact = RailPings()
-    targets = ["enp1s0f0np0 10.200.0.2 9000", "enP2p1s0f0np0 10.200.1.2 9000"]
-    command = fact.command(targets)
-    assert command.endswith("& wait")
-    assert "-s 8972 -I enp1s0f0np0 10.200.0.2" in command
-    output = [
-        "1 enP2p1s0f0np0 10.200.1.2 9000 PING 10.200.1.2 ping: local error: message too long, mtu=1500",
-        "0 enp1s0f0np0 10.200.0.2 9000 PING 2 packets transmitted, 2 received",
-        "noise",
-        "",
-    ]
-    assert fact.process(output) == {
-        targets[1]: "PING 10.200.1.2 ping: local error: message too long, mtu=1500",
-        targets[0]: "",
-    }
-    assert fact.process([]) == fact.default() == {}
 
 
 CONTAINER = "a" * 64

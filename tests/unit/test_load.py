@@ -189,13 +189,24 @@ def test_knobs_refused(stated: dict[str, object], lines: list[str]) -> None:
 
 
 INVENTORY_CASES = {
-    "no rails": (
+    "rails of one node": (
         hosts(worker=node(WORKER, rails=None)),
-        [f"inventory: spark-b: rails not stated: must be a list with one entry per rail, such as [{_RAIL}]"],
+        [
+            "inventory: spark-a has 2 rails and spark-b has 0; every node states the same rails, in the same order, or "
+            "none does"
+        ],
+    ),
+    "an empty list": (
+        hosts(worker=node(WORKER, rails=[])),
+        [
+            f"inventory: spark-b: rails = []: must be a list with one entry per rail, such as [{_RAIL}]; leave rails "
+            f"out on every node, and they are found"
+        ],
     ),
     "rails are no list": (
         hosts(worker=node(WORKER, rails="10.200.0.2")),
-        [f'inventory: spark-b: rails = "10.200.0.2": must be a list with one entry per rail, such as [{_RAIL}]'],
+        [f'inventory: spark-b: rails = "10.200.0.2": must be a list with one entry per rail, such as [{_RAIL}]; leave '
+            f"rails out on every node, and they are found"],
     ),
     "a rail is no table": (
         hosts(worker=node(WORKER, rails=["x"])),
@@ -211,7 +222,8 @@ INVENTORY_CASES = {
     ),
     "another number of rails": (
         hosts(worker=node(WORKER, rails=WORKER["rails"][:1])),
-        ["inventory: spark-a has 2 rails and spark-b has 1; every node states the same rails, in the same order"],
+        ["inventory: spark-a has 2 rails and spark-b has 1; every node states the same rails, in the same order, "
+         "or none does"],
     ),
     "different subnets": (
         hosts(worker=rails(WORKER, 1, address="10.200.5.2/24")),

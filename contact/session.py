@@ -17,8 +17,8 @@ from contact.words import Refused
 GREETING_SECONDS = 15.0
 """For the whole exchange before a login; a node under load takes seconds."""
 COMMAND_SECONDS = 30.0
-MAX_KEYS = 5
-"""sshd ends a connection after six attempts (MaxAuthTries), and the password is one of them."""
+MAX_KEYS = 4
+"""sshd ends a connection after six attempts (MaxAuthTries), and two passwords may be among them."""
 
 
 @dataclass(frozen=True)

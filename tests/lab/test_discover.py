@@ -3,99 +3,29 @@
 from __future__ import annotations
 
 import json
-import os
 import runpy
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from lab.settings import CHECKOUT, HEAD, WORKER, Host
-from tests.lab import pair
+from lab.settings import HEAD, WORKER, Host
+from tests.lab.strangers import PASSWORD, SSHD, USER, arrive, clean, discover, met, root, state
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab"), pytest.mark.timeout(300)]
 
-USER = {HEAD: "alice", WORKER: "bob"}
-PASSWORD, OTHER = "first-Contact.17", "another-one.23"
+OTHER = "another-one.23"
 REFUSED = "First contact refused; nothing was changed, here or on a node.\n"
-SSHD = "/etc/ssh/sshd_config.d/00-first-contact.conf"
-
-
-@dataclass(frozen=True)
-class Said:
-    """One run of discover.py."""
-
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture(autouse=True)
 def strangers() -> Iterator[None]:
-    """A user on each host who may use sudo with a password, and an sshd that forgives failed logins."""
+    """New users for each test, gone after it."""
     clean()
-    for host, user in USER.items():
-        root(
-            host,
-            f"useradd -m -s /bin/bash -G sudo {user}; echo {user}:{PASSWORD} | chpasswd; "
-            f"echo 'PerSourcePenalties no' >{SSHD}; systemctl reload ssh",
-        )
+    arrive()
     yield
     clean()
-
-
-def clean() -> None:
-    """The hosts as they were."""
-    for host, user in USER.items():
-        root(
-            host,
-            f"pkill -9 -u {user}; userdel -rf {user} 2>/dev/null; "
-            f"rm -f /etc/sudoers.d/sparkpair /etc/sudoers.d/zz {SSHD}; "
-            "ip address delete 192.168.77.13/24 dev enP7s7 2>/dev/null; systemctl start ssh; systemctl reload ssh",
-        )
-
-
-def root(host: Host, command: str) -> str:
-    """As root on a host, without ssh; how it ends does not matter."""
-    return pair.on(host, command, check=False)
-
-
-def discover(home: Path, *words: str, answers: str = "", nodes: tuple[str, ...] = ()) -> Said:
-    """Run it as an operator whose home this is."""
-    named = nodes or tuple(f"{user}@{host.address}" for host, user in USER.items())
-    environment = {"HOME": str(home), "PATH": os.environ["PATH"], "USER": "operator"}
-    done = subprocess.run(
-        [sys.executable, str(CHECKOUT / "discover.py"), *named, "--write", str(home / "inventory.py"), *words],
-        input=answers, capture_output=True, text=True, env=environment, cwd=CHECKOUT, timeout=120, check=False,
-    )  # fmt: skip
-    assert PASSWORD not in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr, done.stderr
-    return Said(done.returncode, done.stdout, done.stderr)
-
-
-def met(home: Path) -> Said:
-    said = discover(home, "--yes", answers=f"{PASSWORD}\n")
-    assert said.code == 0, said
-    return said
-
-
-def state(home: Path) -> str:
-    """All that first contact may touch, here and there."""
-    there = [
-        root(
-            host,
-            f"find /home/{user} /etc/sudoers.d -printf '%p %m %u %T@\\n' | grep -v '/home/{user} ' "
-            "| grep -v sudo_as_admin | sort; "  # sudo's own mark
-            f"cat /home/{user}/.ssh/authorized_keys /etc/sudoers.d/* 2>/dev/null",
-        )
-        for host, user in USER.items()
-    ]
-    here = [f"{path} {path.stat().st_mtime_ns}" for path in sorted(home.rglob("*"))]
-    return "\n".join([*there, *here])
 
 
 def test_from_a_password_to_an_inventory(tmp_path: Path):
@@ -113,6 +43,10 @@ def test_from_a_password_to_an_inventory(tmp_path: Path):
     assert (name, other) == (HEAD.hostname, WORKER.hostname)
     assert (head["ssh_hostname"], head["ssh_user"]) == (HEAD.address, "alice")
     assert (worker["ssh_hostname"], worker["ssh_user"]) == (WORKER.address, "bob")
+    for host, data in ((HEAD, head), (WORKER, worker)):
+        assert [(rail["netdev"], rail["hca"]) for rail in data["rails"]] == [
+            (end.netdev, end.hca) for end in host.rails
+        ]
 
     before = state(tmp_path)
     again = discover(tmp_path)

@@ -31,8 +31,10 @@ class Place:
     """Files of host keys; new ones go into the first."""
     identities: tuple[str, ...] = ()
     """Private keys that ~/.ssh/config names for it."""
-    jumps: bool = False
-    """Whether ~/.ssh/config leads there through another machine or program."""
+    hops: tuple[str, ...] = ()
+    """The machines through which ~/.ssh/config leads there."""
+    by_program: bool = False
+    """Whether it leads there through a program."""
 
     @property
     def where(self) -> str:
@@ -46,7 +48,7 @@ class Place:
 
     def connect(self) -> Any:
         """A socket to its ssh. Raises OSError, or paramiko's SSHException of a jump host."""
-        if self.jumps:
+        if self.hops or self.by_program:
             return SSHClient().parse_config(self.host, {"port": self.port})[1]["sock"]  # type: ignore[no-untyped-call]
         sock = socket.create_connection((self.target, self.port), CONNECT_SECONDS)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -71,7 +73,8 @@ def parse(word: str, user: str | None) -> Place:
         target=str(config.get("hostname", host)),
         known_hosts=tuple(Path(file).expanduser() for file in files),
         identities=tuple(config.get("identityfile", ())),
-        jumps="proxycommand" in config or "proxyjump" in config,
+        hops=tuple(word.strip() for word in str(config.get("proxyjump", "")).split(",") if word.strip()),
+        by_program="proxycommand" in config,
     )
 
 

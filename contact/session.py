@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import paramiko
 
+from contact import host_keys
 from contact.own_keys import OwnKey
-from contact.place import CONNECT_SECONDS, Place
+from contact.place import CONNECT_SECONDS, Place, parse
 from contact.words import Refused
 
 GREETING_SECONDS = 15.0
@@ -135,6 +136,15 @@ def script(text: str, *words: str) -> str:
 
 
 def _greet(place: Place, known_kinds: frozenset[str]) -> paramiko.Transport:
+    for hop in place.hops:
+        # pyinfra would ask whether to go on, and take the password's line for the answer.
+        if not host_keys.known(parse(hop, None)):
+            raise Refused(
+                [
+                    f"{place.where}: ~/.ssh/config leads there through {hop}, whose host key is not pinned yet",
+                    f"  Log in there once by hand: ssh {hop}",
+                ]
+            )
     try:
         transport = paramiko.Transport(place.connect())
         options = transport.get_security_options()

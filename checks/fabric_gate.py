@@ -248,7 +248,11 @@ def _instead(cluster: Cluster, reason: str) -> Verdict:
 
 def _collective(cluster: Cluster, gate: Gate) -> Iterator[Verdict]:
     found = gate.collective
-    if found is None:
+    if found is None or found.image != cluster.image:
+        yield told("", "no collective has run in the image that is to serve", MEASURE)
+        return
+    if found.lacking:
+        yield told("", f"no collective can run in the image: {found.lacking}", "an engine without torch needs none")
         return
     for name, value in found.settings.items():
         yield told(
@@ -266,7 +270,7 @@ def _collective(cluster: Cluster, gate: Gate) -> Iterator[Verdict]:
         return
     rate = "" if found.gigabytes_per_second is None else f", {found.gigabytes_per_second:.2f} GB/s"
     over = f" over {found.transport}" if found.transport else ""
-    said = f"{what} ended well{over}{rate}, in {found.seconds:.1f} s"
+    said = f"{what} ended well{over}{rate}"
     if found.transport == "Socket" and found.backend == "nccl":
         text = f"{said}: NCCL took sockets, not the HCAs"
         yield told("", text, RDMA) if cluster.knobs.allow_tcp else broken("", text, RDMA)
@@ -287,7 +291,8 @@ def due(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> bool:
     gate, now = facts[cluster.head.name].gate, subject(cluster, facts)
     if gate is None or isinstance(gate, Unknown) or isinstance(now, Unknown):
         return True
-    return bool(differences(gate, now)) or not passed(cluster, facts, gate)
+    tried = gate.collective is not None and gate.collective.image == cluster.image
+    return not tried or bool(differences(gate, now)) or not passed(cluster, facts, gate)
 
 
 def _told(sight: Sight) -> Iterator[Verdict]:

@@ -46,10 +46,12 @@ class Collective:
     backend: str
     transport: str = ""
     gigabytes_per_second: float | None = None
-    seconds: float = 0.0
     trouble: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     """/etc/nccl.conf of the image, by name."""
+    image: str = ""
+    lacking: str = ""
+    """Why no collective can run in that image; "" where one can."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +109,10 @@ def _collective(row: dict[str, object]) -> Collective:
         backend=_text(row["backend"]),
         transport=_text(row["transport"]),
         gigabytes_per_second=_figure(row["gigabytes_per_second"]),
-        seconds=_figure(row["seconds"]) or 0.0,
         trouble=_text(row["trouble"]),
         settings={_text(name): _text(told) for name, told in _mapping(row["settings"]).items()},
+        image=_text(row["image"]),
+        lacking=_text(row["lacking"]),
     )
 
 

@@ -17,11 +17,12 @@ from pyinfra.api.state import State
 from checks import fabric_gate
 from checks.fabric_gate import Asked
 from checks.verdict import failures
-from facts.gate import BANDWIDTH, Gate, Measured, text
+from facts.gate import BANDWIDTH, Collective, Gate, Measured, text
 from facts.node import forget
 from facts.values import NodeFacts, Unknown, UnknownFact, known
 from node import bandwidth
 from operations import lock
+from operations.collective import run_collective
 from operations.core import Commands, callback, node_operation, noop
 from operations.files import write
 from operations.run import Run
@@ -49,9 +50,25 @@ def measure(run: Run) -> Gate:
         row = _measure(run, asked)
         measured.append(row)
         _tell(run, row)
-    gate = Gate(at=_now(run), of=of, measured=tuple(measured))
+    gate = Gate(at=_now(run), of=of, measured=tuple(measured), collective=_collective(run))
     _keep(run, gate)
     return gate
+
+
+def _collective(run: Run) -> Collective | None:
+    """In the image that is to serve; where it cannot be tried yet that is told, and the next measurement does."""
+    facts = run.all_seen()
+    if fabric_gate.serves(facts, run.cluster.head.name):
+        former = facts[run.cluster.head.name].gate
+        if isinstance(former, Gate) and former.collective is not None:
+            return former.collective  # of which image it was stands with it
+        found: Collective | str = "the pair serves, and has the GPU"
+    else:
+        found = run_collective(run)
+    if isinstance(found, str):
+        run.hosts[run.cluster.head.name].log(f"no collective in the serving image: {found}", logger.info)
+        return None
+    return found
 
 
 def _subject(run: Run) -> dict[str, str] | Unknown:

@@ -263,6 +263,10 @@ OBJECTS: tuple[Object, ...] = (
         f"{GATE_CLIENT}.service", Sort.TRANSIENT, Where.EVERY, "root", "", "fabric_test.py, deploy.py", Life.WORK,
         "The sending side of it.", "systemd-run",
     ),
+    Object(
+        "sparkpair-gate-collective", Sort.CONTAINER, Where.EVERY, "root", "", "fabric_test.py, deploy.py", Life.WORK,
+        "One rank of a small collective in the engine's image; ends by itself, and Docker removes it then.",
+    ),
     # Units
     Object(
         f"{UNIT_DIRECTORY}/{AGENT_UNIT}", Sort.UNIT, Where.EVERY, "root:root", "0644", "roles/keeper", Life.DEPLOY,

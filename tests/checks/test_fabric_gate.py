@@ -58,7 +58,9 @@ def seen(
     made = sight(sound(ports=HEAD_PORTS), sound(ports=worker), rest, knobs=knobs, starts=starts)
     of = fabric_gate.subject(made.cluster, made.facts)
     assert not isinstance(of, Unknown)
-    gate = Gate(AT, of, rows, collective) if rows else None
+    # Where it is not what is asked about: one that passed.
+    ran = replace(collective or Collective("nccl", "IB", 11.5), image=made.cluster.image)
+    gate = Gate(AT, of, rows, ran) if rows else None
     return replace(made, facts={**made.facts, HEAD: replace(made.facts[HEAD], gate=gate)})
 
 
@@ -66,7 +68,8 @@ def judged(*rows: Measured, **more: Any) -> list[Verdict]:
     found = seen(*rows, **more)
     gate = found.facts[HEAD].gate
     assert isinstance(gate, Gate)
-    return list(fabric_gate.judged(found.cluster, found.facts, gate))
+    verdicts = list(fabric_gate.judged(found.cluster, found.facts, gate))
+    return verdicts if "collective" in more else verdicts[:-1]
 
 
 def test_healthy_rails_pass() -> None:
@@ -206,13 +209,13 @@ def test_what_could_not_be_measured_is_no_figure(trouble: str, fix: str) -> None
 @pytest.mark.parametrize(
     ("collective", "mark", "words"),
     [
-        (Collective("nccl", "IB", 11.5, 4.0), "holds", "(nccl) ended well over IB, 11.50 GB/s, in 4.0 s"),
-        (Collective("gloo", "", 0.4, 2.0), "holds", "(gloo) ended well, 0.40 GB/s, in 2.0 s"),
-        (Collective("nccl", "", None, 60.0, "no end within 60 s"), "refused", "did not end well: no end within 60 s"),
-        (Collective("nccl", "Socket", 2.1, 4.0), "refused", "NCCL took sockets, not the HCAs"),
-        (Collective("nccl", "IB", 3.04, 4.0), "refused", "rails that carry their data over the HCAs reach many times"),
+        (Collective("nccl", "IB", 11.5), "holds", "(nccl) ended well over IB, 11.50 GB/s"),
+        (Collective("gloo", "", 0.4), "holds", "(gloo) ended well, 0.40 GB/s"),
+        (Collective("nccl", "", None, "no end within 60 s"), "refused", "did not end well: no end within 60 s"),
+        (Collective("nccl", "Socket", 2.1), "refused", "NCCL took sockets, not the HCAs"),
+        (Collective("nccl", "IB", 3.04), "refused", "rails that carry their data over the HCAs reach many times"),
         (
-            Collective("nccl", "IB", 11.5, 4.0, "", {"NCCL_IB_USE_INLINE": "1"}),
+            Collective("nccl", "IB", 11.5, "", {"NCCL_IB_USE_INLINE": "1"}),
             "told",
             "the image's own /etc/nccl.conf sets NCCL_IB_USE_INLINE=1",
         ),
@@ -261,6 +264,10 @@ def test_it_is_due_until_a_result_holds() -> None:
     assert not due(seen(*HEALTHY, knobs=REQUIRED))
     assert not due(seen()) and not due(seen(knobs=REQUIRED, serves=True))
     other = seen(*HEALTHY, knobs=REQUIRED)
+    gate = other.facts[HEAD].gate
+    assert isinstance(gate, Gate)
+    never = replace(other.facts[HEAD], gate=replace(gate, collective=None))
+    assert due(replace(other, facts={**other.facts, HEAD: never}))
     worker = replace(other.facts[WORKER], host=sound(ports=WORKER_PORTS, kernel="7.0.0-1019-nvidia"))
     assert due(replace(other, facts={**other.facts, WORKER: worker}))
 
@@ -289,8 +296,8 @@ def test_doctor_tells_what_is_known() -> None:
     assert told_of == told("", "the rails were never measured", MEASURE)
     first, *rest = fabric_gate._told(seen(*HEALTHY))
     assert first == holds(HEAD, "the rails were measured 2026-12-01 10:00, as they are now")
-    assert len(rest) == len(HEALTHY) and all(one.holds for one in rest)
-    assert [one.holds for one in fabric_gate._told(seen(bandwidth(13.2)))] == [True, False]
+    assert len(rest) == len(HEALTHY) + 1 and all(one.holds for one in rest)
+    assert [one.holds for one in fabric_gate._told(seen(bandwidth(13.2)))] == [True, False, True]
 
 
 def test_what_cannot_be_read_is_not_no() -> None:

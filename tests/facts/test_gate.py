@@ -23,7 +23,7 @@ RESULT = Gate(
         Measured(BANDWIDTH, (0, 1), "spark-a", "spark-b", "ib_write_bw", 161.2, None, (80.5, 80.7), 4096),
         Measured(LATENCY, (0,), "spark-a", "spark-b", "ping", usec=80.0, instead_of="perftest is not installed"),
     ),
-    collective=Collective("nccl", "IB", 11.2, 3.4, "", {"NCCL_IB_USE_INLINE": "1"}),
+    collective=Collective("nccl", "IB", 11.2, "", {"NCCL_IB_USE_INLINE": "1"}, "image@sha256:1"),
 )
 
 

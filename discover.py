@@ -15,18 +15,21 @@ import logging
 import runpy
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
+from checks.discovery import looks as looks_of
 from contact import first, look, place, proposal
 from contact.first import Node
+from contact.own_keys import AGENT
 from contact.proposal import FoundNode, FoundRail
 from contact.words import Refused, Screen, screen
 from facts.node import Query
+from facts.talk import Talk
 from facts.values import NodeFacts, Unknown
-from spec import discovery
-from spec.discovery import Look, Remark
+from spec.cluster import Position, StatedNode
+from spec.discovery import Found, Pool, Remark, find, must_ask
 from spec.kept_files import NotWritten, write
 from spec.knobs import KNOBS
 from spec.objects import NETPLAN_FILE
@@ -106,15 +109,15 @@ def _names(nodes: Sequence[Node]) -> list[str]:
     return proposal.names([node.survey.name if node.survey else "" for node in nodes])
 
 
-def _find_rails(nodes: Mapping[str, Node], facts: Mapping[str, NodeFacts]) -> discovery.Found:
+def _find_rails(nodes: Mapping[str, Node], facts: Mapping[str, NodeFacts]) -> Found:
     """The rails, as a deploy finds them. Raises Refused where there are none, with what was seen."""
-    looks = [_look(name, node, facts[name]) for name, node in nodes.items()]
-    heard = None
-    if discovery.must_ask(looks):
+    stated = [_stated(rank, name, node, facts[name]) for rank, (name, node) in enumerate(nodes.items())]
+    looks, heard = looks_of(stated, facts), None
+    if must_ask(looks):
         said = look.hear(nodes, {each.name: [port.netdev for port in each.lit] for each in looks})
-        looks = [replace(each, deaf=said[each.name].trouble if each.name in said else "") for each in looks]
+        looks = looks_of(stated, facts, Talk(said))
         heard = {name: part.heard for name, part in said.items()}
-    found = discovery.find(looks, heard, discovery.Pool(_rail_network()))
+    found = find(looks, heard, _pool())
     if not found.known or found.refusals:
         raise Refused(
             [
@@ -130,32 +133,28 @@ def _lines(remark: Remark) -> list[str]:
     return [f"{where}{remark.statement}", *(f"  Fix: {line}" for line in remark.fix.splitlines())]
 
 
-def _look(name: str, node: Node, seen: NodeFacts) -> Look:
-    where, ports, texts = node.place.where, seen.host.ports, seen.texts
+def _stated(rank: int, name: str, node: Node, seen: NodeFacts) -> StatedNode:
+    """The node as an inventory without rails states it."""
+    where, ports = node.place.where, seen.host.ports
     if node.address is None:
         raise Refused([f"{where}: is reached by IPv6; name its IPv4 address, by which the other nodes reach it too"])
     if isinstance(ports, Unknown):
         raise Refused([f"{where}: its ports could not be read: {ports.reason}"])
-    file = None if isinstance(texts, Unknown) else texts.get(NETPLAN_FILE)
-    return Look(
-        name=name,
-        management=node.address,
-        ports=ports,
-        file=discovery.written(file) if isinstance(file, str) else (),
-        links={} if isinstance(seen.links, Unknown) else {each.name: each.addresses for each in seen.links.values()},
-    )
+    position: Position = "worker" if rank else "head"
+    return StatedNode(name=name, rank=rank, position=position, local=False, management_address=node.address)
 
 
-def _rail_network() -> IPv4Network:
-    """Where rails get addresses that have none: as the settings say."""
+def _pool() -> Pool:
+    """Where rails get addresses: as the settings say, which hold for rails that have some as well."""
+    knob = KNOBS["rail_network"]
     stated = runpy.run_path(str(ROOT / "group_data" / "all.py")).get("rail_network")
     try:
-        return IPv4Network(str(KNOBS["rail_network"].parse(stated) if stated else KNOBS["rail_network"].default))
+        return Pool(IPv4Network(str(knob.default if stated is None else knob.parse(stated))), stated is not None)
     except ValueError as reason:
         raise Refused([f"group_data/all.py: rail_network = {stated!r}: {reason}"]) from None
 
 
-def _describe(outcome: Outcome, nodes: Mapping[str, Node], found: discovery.Found, key: Path | None) -> None:
+def _describe(outcome: Outcome, nodes: Mapping[str, Node], found: Found, key: Path | None) -> None:
     """What the inventory states of each node, and what is told of it."""
     for name, node in nodes.items():
         remarks = [remark for remark in found.notes if remark.where == name]
@@ -166,7 +165,7 @@ def _describe(outcome: Outcome, nodes: Mapping[str, Node], found: discovery.Foun
                 user=node.place.user,
                 address="" if node.address is None or _is(node.place.host, node.address) else str(node.address),
                 port=node.place.port,
-                key=str(key) if key else "",
+                key=_key(node, key),
                 rails=tuple(FoundRail(rail.netdev, rail.hca, str(rail.address)) for rail in found.rails[name]),
                 remarks=tuple(remark.statement for remark in remarks),
             )
@@ -174,6 +173,13 @@ def _describe(outcome: Outcome, nodes: Mapping[str, Node], found: discovery.Foun
     outcome.told += [line for remark in found.notes for line in _lines(remark)]
     for name, rails in found.rails.items():
         outcome.told += [f"{name}: rail {number} is {rail.netdev} ({rail.hca})" for number, rail in enumerate(rails)]
+
+
+def _key(node: Node, stated: Path | None) -> str:
+    """The key's file, where a deploy must be told: it would try those of the agent first."""
+    if stated is not None:
+        return str(stated)
+    return node.key.place if node.key is not None and node.keys.is_crowded and node.key.place != AGENT else ""
 
 
 def _is(host: str, address: IPv4Address) -> bool:

@@ -18,6 +18,8 @@ from contact.words import Refused
 USUAL = ("id_ed25519", "id_ecdsa", "id_rsa")
 """Files below ~/.ssh that pyinfra looks for as well."""
 AGENT = "the ssh agent"
+MAX_KEYS = 4
+"""sshd ends a connection after six attempts (MaxAuthTries), and two passwords may be among them."""
 
 
 @dataclass(frozen=True)
@@ -35,18 +37,23 @@ class OwnKey:
 
 @dataclass(frozen=True)
 class OwnKeys:
-    """All that may log in, in the order in which they are tried; `locked` are files with a passphrase."""
+    """All that may log in, in the order in which they are tried: ~/.ssh/id_ed25519, the agent's, the others. `locked`
+    are files with a passphrase."""
 
     keys: tuple[OwnKey, ...] = ()
     locked: tuple[Path, ...] = ()
     stated: Path | None = None
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the agent holds so many keys that a deploy, which tries those first, would be turned away."""
+        return sum(key.place == AGENT for key in self.keys) > MAX_KEYS
+
     def to_give(self) -> OwnKey | None:
-        """The key that a node is given: the file that was stated, then ~/.ssh/id_ed25519, then the agent's, then any.
-        None: one has to be made. Raises Refused where a file is in its place that nobody can use."""
-        order = sorted(self.keys, key=lambda key: (not key.place.endswith("id_ed25519"), key.place != AGENT))
-        if order:
-            return order[0]
+        """The key that a node is given, the first of all. None: one has to be made. Raises Refused where a file is in
+        its place that nobody can use."""
+        if self.keys:
+            return self.keys[0]
         if self.locked:
             raise Refused(
                 [
@@ -77,7 +84,8 @@ def find(stated: Path | None, others: tuple[str, ...] = ()) -> OwnKeys:
             continue
         own = OwnKey(signer, str(file))
         keys.setdefault(own.line, own)
-    return OwnKeys(tuple(keys.values()), tuple(locked))
+    order = sorted(keys.values(), key=lambda key: (not key.place.endswith("id_ed25519"), key.place != AGENT))
+    return OwnKeys(tuple(order), tuple(locked))
 
 
 def _only(stated: Path) -> OwnKeys:

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 import paramiko
 
 from contact import host_keys
-from contact.own_keys import OwnKey
+from contact.own_keys import MAX_KEYS, OwnKey
 from contact.place import CONNECT_SECONDS, Place, parse
 from contact.words import Refused
 
 GREETING_SECONDS = 15.0
 """For the whole exchange before a login; a node under load takes seconds."""
 COMMAND_SECONDS = 30.0
-MAX_KEYS = 4
-"""sshd ends a connection after six attempts (MaxAuthTries), and two passwords may be among them."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,9 @@ ROOMS: dict[str, Room] = {
     # A staging unit of its own, on a machine that is no node: what a node does to fill a directory, it does as well.
     "bundle": Room(("spec", "lock", "facts.hub", "facts.published", "node"), ("huggingface_hub",)),
     # First contact, before there is an inventory that pyinfra could read. What it looks at is what a deploy looks at.
-    "discover": Room(("contact", "facts", "spec.discovery", "spec.kept_files", "spec.knobs", "spec.objects")),
+    "discover": Room(
+        ("checks.discovery", "contact", "facts", *_CLUSTER, "spec.discovery", "spec.kept_files", "spec.objects")
+    ),
     # Logs in by password, which pyinfra would need in its data; ~/.ssh/config is read as a deploy will read it.
     "contact": Room(("contact", "spec.objects"), ("paramiko", "pyinfra", "cryptography")),
     "contact.look": Room(("contact", "facts")),

@@ -82,3 +82,10 @@ def test_a_line_is_added_after_one_without_an_end(home: Path) -> None:
     (home / ".ssh/known_hosts").unlink()
     host_keys.pin(node(home), key)
     assert (home / ".ssh/known_hosts").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_agent_with_many_keys(home: Path) -> None:
+    """A deploy tries the agent's first, and would be turned away before it comes to the file."""
+    held = tuple(own_keys.OwnKey(paramiko.ECDSAKey.generate(), own_keys.AGENT) for _ in range(5))
+    assert own_keys.OwnKeys(held).is_crowded
+    assert not own_keys.OwnKeys(held[1:]).is_crowded

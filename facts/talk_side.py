@@ -25,6 +25,8 @@ LARGEST = 1200
 SEND_SECONDS = 0.1
 QUIET_SECONDS = 0.45
 """So long nothing new must have been heard before the end, and each sends what it knows meanwhile."""
+ALONE_SECONDS = 2.0
+"""So long a netdev that hears nobody is waited for, though others hear all nodes: it may lead elsewhere, or be late."""
 TCP_SECONDS = 2.0
 PING_SECONDS = 2.0
 PINGS = 4
@@ -240,7 +242,8 @@ class Talk:
         next_frame = 0.0
         while True:
             now = time.monotonic()
-            if now - start > self.seconds or (self._is_satisfied() and now - changed > QUIET_SECONDS):
+            patient = all(ear.heard for ear in self.ears) or now - start > ALONE_SECONDS
+            if now - start > self.seconds or (patient and self._is_satisfied() and now - changed > QUIET_SECONDS):
                 break
             if now >= next_frame:
                 next_frame = now + SEND_SECONDS

@@ -66,6 +66,9 @@ def parser() -> argparse.ArgumentParser:
         rail.add_argument("rail", type=int, choices=settings.RAIL_NUMBERS)
         if name == "loss":
             rail.add_argument("permille", type=int, help="per mille of the packets, each way; 0 ends it")
+    spare = verb("pc", "put a cable from a host's spare port to a computer in, or pull it")
+    host_argument(spare)
+    spare.add_argument("state", choices=["on", "off"])
     shown = verb("memory", "let a host show so little available memory; without MIB, as it is again")
     host_argument(shown)
     shown.add_argument("mib", type=int, nargs="?", metavar="MIB")
@@ -172,6 +175,8 @@ def dispatch(arguments: argparse.Namespace) -> int:
         network.unplug(host_of(arguments))
     elif verb == "plug":
         network.plug(host_of(arguments))
+    elif verb == "pc":
+        network.pc(host_of(arguments), arguments.state == "on")
     elif verb == "memory" and arguments.mib is None:
         memory.give_back(host_of(arguments))
     elif verb == "memory":

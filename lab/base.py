@@ -191,7 +191,7 @@ def customise(root: Path) -> None:
 def hardware_of(host: settings.Host) -> dict[str, object]:
     """What the hardware stand-in of a host is to show."""
     return {
-        "rails": [{"netdev": e.netdev, "hca": e.hca, "pci": e.pci, "mac": e.mac} for e in host.rails],
+        "rails": [{"netdev": e.netdev, "hca": e.hca, "pci": e.pci, "mac": e.mac} for e in host.ports],
         "gid_hole": host.gid_hole,
         "memory_total_kib": 127_535_016,
     }

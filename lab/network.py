@@ -1,4 +1,4 @@
-"""Namespaces and cables: the control machine, two hosts, a management switch and two rails.
+"""Namespaces and cables: the control machine, two hosts, a management switch, two rails, and a port to spare.
 
 A rail is a cable of its own: each host holds one end of a veth, the other ends lie in the control namespace on a
 bridge without an address. Pulling the cable sets those far ends down, so that both hosts see the carrier go
@@ -41,6 +41,18 @@ def far_end(host: Host, rail: int) -> str:
     return f"r{rail}-{HOST_LETTER[host.name]}"
 
 
+def spare_end(host: Host, number: int) -> str:
+    """What is at the other end of a host's spare port, if anything."""
+    return f"s{number}-{HOST_LETTER[host.name]}"
+
+
+def pc(host: Host, plugged: bool) -> None:
+    """A cable from the host's spare port to a computer that is none of the pair: both netdevs get a carrier, and nobody
+    answers there."""
+    for end in host.spare:
+        ip(CONTROL_NAMESPACE, "link", "set", spare_end(host, end.number), "up" if plugged else "down")
+
+
 def create_control() -> None:
     """Make the control namespace: the management switch, the control machine's address, the rails' cables."""
     run("ip", "netns", "add", CONTROL_NAMESPACE)
@@ -59,7 +71,7 @@ def create_control() -> None:
 
 
 def create_host(host: Host) -> None:
-    """Make a host's namespace with its three network devices, all down and without settings."""
+    """Make a host's namespace with its network devices, all down and without settings."""
     run("ip", "netns", "add", host.namespace)
     cables = [(MANAGEMENT_NETDEV, f"m-{HOST_LETTER[host.name]}", "br0", management_mac(host))]
     cables += [(end.netdev, far_end(host, end.number), f"rail{end.number}", end.mac) for end in host.rails]
@@ -71,6 +83,11 @@ def create_host(host: Host) -> None:
         if bridge != "br0":
             ip(CONTROL_NAMESPACE, "link", "set", far, "mtu", RAIL_CABLE_MTU)
         ip(CONTROL_NAMESPACE, "link", "set", far, "up")
+    for end in host.spare:
+        far = spare_end(host, end.number)
+        ip(CONTROL_NAMESPACE, "link", "add", far, "type", "veth",
+           "peer", "name", end.netdev, "address", end.mac, "netns", host.namespace)  # fmt: skip
+        quiet(*inside(CONTROL_NAMESPACE, "sysctl", "-qw", f"net.ipv6.conf.{far}.disable_ipv6=1"))
     ip(host.namespace, "link", "set", "lo", "up")
 
 
@@ -85,7 +102,7 @@ def power_on(host: Host) -> None:
     Addresses, routes, MTU, filter rules and sysctls live in the namespace, so a reboot in the same one would find
     them all still there. The devices move to a new namespace of the same name; the cables keep their state.
     """
-    netdevs = [MANAGEMENT_NETDEV, *(end.netdev for end in host.rails)]
+    netdevs = [MANAGEMENT_NETDEV, *(end.netdev for end in host.ports)]
     with lock("network.lock"):
         renew(host, netdevs)
         light_rails()
@@ -105,14 +122,14 @@ def renew(host: Host, netdevs: list[str]) -> None:
         ip(waiting, "link", "set", netdev, "netns", host.namespace)
         ip(host.namespace, "link", "set", netdev, "down", "mtu", 1500)
     run("ip", "netns", "del", waiting)
-    for end in host.rails:
+    for end in host.ports:
         # The port has link as soon as the card has power, long before an operating system asks for it.
         ip(host.namespace, "link", "set", end.netdev, "up")
 
 
 def power_off(host: Host) -> None:
     """Take the host off its networks: no carrier at its devices, nothing answers for it any more."""
-    for netdev in [MANAGEMENT_NETDEV, *(end.netdev for end in host.rails)]:
+    for netdev in [MANAGEMENT_NETDEV, *(end.netdev for end in host.ports)]:
         quiet("ip", "-n", host.namespace, "addr", "flush", "dev", netdev)
         quiet("ip", "-n", host.namespace, "link", "set", netdev, "down")
     with lock("network.lock"):

@@ -50,6 +50,8 @@ class Host:
     address: str
     user: str
     rails: tuple[RailEnd, ...]
+    spare: tuple[RailEnd, ...]
+    """The two netdevs of the other QSFP port: dark, unless a cable from there to a computer is put in (`pc`)."""
     number: int
     """The last number of its addresses on the rails."""
     gid_hole: int
@@ -60,6 +62,11 @@ class Host:
     def hostname(self) -> str:
         """What the host calls itself, and its name in the inventory."""
         return f"lab-{self.name}"
+
+    @property
+    def ports(self) -> tuple[RailEnd, ...]:
+        """All netdevs of its card."""
+        return (*self.rails, *self.spare)
 
     @property
     def namespace(self) -> str:
@@ -96,6 +103,10 @@ HEAD = Host(
         RailEnd(0, "enp1s0f0np0", "rocep1s0f0", "0000:01:00.0", "02:5a:00:00:01:00"),
         RailEnd(1, "enP2p1s0f0np0", "roceP2p1s0f0", "0002:01:00.0", "02:5a:00:00:01:01"),
     ),
+    spare=(
+        RailEnd(0, "enp1s0f1np1", "rocep1s0f1", "0000:01:00.1", "02:5a:00:00:01:10"),
+        RailEnd(1, "enP2p1s0f1np1", "roceP2p1s0f1", "0002:01:00.1", "02:5a:00:00:01:11"),
+    ),
     number=1,
     gid_hole=0,
 )
@@ -106,6 +117,10 @@ WORKER = Host(
     rails=(
         RailEnd(0, "enp1s0f1np1", "rocep1s0f1", "0000:01:00.1", "02:5a:00:00:02:00"),
         RailEnd(1, "enP2p1s0f1np1", "roceP2p1s0f1", "0002:01:00.1", "02:5a:00:00:02:01"),
+    ),
+    spare=(
+        RailEnd(0, "enp1s0f0np0", "rocep1s0f0", "0000:01:00.0", "02:5a:00:00:02:10"),
+        RailEnd(1, "enP2p1s0f0np0", "roceP2p1s0f0", "0002:01:00.0", "02:5a:00:00:02:11"),
     ),
     number=2,
     gid_hole=2,

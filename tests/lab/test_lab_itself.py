@@ -186,7 +186,7 @@ def test_hosts_look_like_sparks():
         said = on(host, "nvidia-smi --query-gpu=name,memory.total --format=csv,noheader")
         assert said.strip() == "NVIDIA GB10, [N/A]"
         seen = sorted(line.split()[0] for line in on(host, "ibdev2netdev").splitlines())
-        assert seen == sorted(end.hca for end in host.rails)
+        assert seen == sorted(end.hca for end in host.ports)
         assert int(on(host, "grep MemTotal /proc/meminfo").split()[1]) > 120 * 2**20
         assert on(host, "findmnt -no SOURCE /var/lib/docker").startswith("/dev/loop"), "a disk of its own"
 

@@ -93,12 +93,13 @@ def run(options: argparse.Namespace, shown: Screen) -> Outcome:
     target = options.write or ROOT / "inventory.py"
     if not target.absolute().parent.is_dir():
         raise Refused([f"--write {target}: there is no directory {target.absolute().parent}"])
+    pool = _pool()
     outcome = Outcome()
     with first.meet(places, key, shown, yes=options.yes) as met:
         nodes = dict(zip(_names(met), met, strict=True))
         facts = look.probe(nodes, Query(host="brief", texts=(NETPLAN_FILE,)))
         shown.say("Looking for the rails: the nodes send each other frames on every port")
-        found = _find_rails(nodes, facts)
+        found = _find_rails(nodes, facts, pool)
         _describe(outcome, nodes, found, options.key)
     outcome.text = proposal.text(outcome.nodes)
     _write(outcome, target, asked=options.write is not None)
@@ -109,7 +110,7 @@ def _names(nodes: Sequence[Node]) -> list[str]:
     return proposal.names([node.survey.name if node.survey else "" for node in nodes])
 
 
-def _find_rails(nodes: Mapping[str, Node], facts: Mapping[str, NodeFacts]) -> Found:
+def _find_rails(nodes: Mapping[str, Node], facts: Mapping[str, NodeFacts], pool: Pool) -> Found:
     """The rails, as a deploy finds them. Raises Refused where there are none, with what was seen."""
     stated = [_stated(rank, name, node, facts[name]) for rank, (name, node) in enumerate(nodes.items())]
     looks, heard = looks_of(stated, facts), None
@@ -117,7 +118,7 @@ def _find_rails(nodes: Mapping[str, Node], facts: Mapping[str, NodeFacts]) -> Fo
         said = look.hear(nodes, {each.name: [port.netdev for port in each.lit] for each in looks})
         looks = looks_of(stated, facts, Talk(said))
         heard = {name: part.heard for name, part in said.items()}
-    found = find(looks, heard, _pool())
+    found = find(looks, heard, pool)
     if not found.known or found.refusals:
         raise Refused(
             [
@@ -147,7 +148,10 @@ def _stated(rank: int, name: str, node: Node, seen: NodeFacts) -> StatedNode:
 def _pool() -> Pool:
     """Where rails get addresses: as the settings say, which hold for rails that have some as well."""
     knob = KNOBS["rail_network"]
-    stated = runpy.run_path(str(ROOT / "group_data" / "all.py")).get("rail_network")
+    try:
+        stated = runpy.run_path(str(ROOT / "group_data" / "all.py")).get("rail_network")
+    except Exception as error:  # whatever the operator's own file runs into
+        raise Refused([f"group_data/all.py: cannot be read ({type(error).__name__}: {error})"]) from None
     try:
         return Pool(IPv4Network(str(knob.default if stated is None else knob.parse(stated))), stated is not None)
     except ValueError as reason:

@@ -50,7 +50,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "rails.stated",
         "Are the stated rails there, nobody else's, and apart from the management network?",
-        each(lambda _, node, seen: rails.can_be_set_up(node, seen)),
+        each(lambda sight, node, seen: rails.can_be_set_up(sight.cluster, node, seen)),
         STAGING,
         ("NET-03", "NET-15", "NET-18"),
     ),

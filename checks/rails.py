@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from checks import masters
 from checks.verdict import Verdict, broken, holds, unknown
 from facts.values import Link, NodeFacts, Unknown
 from spec.cluster import Cluster, Node, Rail
 from spec.objects import NETPLAN_FILE
 
 
-def can_be_set_up(node: Node, seen: NodeFacts) -> Iterator[Verdict]:
+def can_be_set_up(cluster: Cluster, node: Node, seen: NodeFacts) -> Iterator[Verdict]:
     """What must be true before a rail is given its address."""
     links = seen.links
     if isinstance(links, Unknown):
@@ -19,7 +20,7 @@ def can_be_set_up(node: Node, seen: NodeFacts) -> Iterator[Verdict]:
     for number, rail in enumerate(node.rails):
         yield from _exists(node, number, rail, seen, links)
         yield from _address_is_free(node, number, rail, links)
-    yield from _is_defined_once(node, seen)
+    yield from masters.nobody_else(cluster, node, seen)
     yield from _management(node, links)
     if isinstance(seen.tools, Unknown):
         yield unknown(node.name, "its programs", seen.tools)
@@ -82,22 +83,6 @@ def _address_is_free(node: Node, number: int, rail: Rail, links: Mapping[str, Li
                 )
 
 
-def _is_defined_once(node: Node, seen: NodeFacts) -> Iterator[Verdict]:
-    if isinstance(seen.mentions, Unknown):
-        yield unknown(node.name, "its network settings", seen.mentions)
-        return
-    numbers = {rail.netdev: number for number, rail in enumerate(node.rails)}
-    for mention in seen.mentions:
-        if mention.netdev not in numbers:
-            continue
-        yield broken(
-            node.name,
-            f"rail {numbers[mention.netdev]}: {mention.netdev} is set up in {mention.file} line {mention.line}, "
-            f"and would be again in {NETPLAN_FILE}",
-            f"take {mention.netdev} out of {mention.file} (the deploy then sets it up), or state other rails",
-        )
-
-
 def _management(node: Node, links: Mapping[str, Link]) -> Iterator[Verdict]:
     address = node.management_address
     holders = [link.name for link in links.values() if any(held.ip == address for held in link.addresses)]
@@ -133,8 +118,12 @@ def are_set_up(cluster: Cluster, node: Node, seen: NodeFacts) -> Iterator[Verdic
         else:
             if rail.address not in link.addresses:
                 trouble.append(f"has {', '.join(map(str, link.addresses)) or 'no address'}, wanted {rail.address}")
+            if others := masters.strays(node, seen).get(rail):
+                trouble.append(f"has {', '.join(map(str, others))} as well, which a reboot forgets")
             if link.mtu != mtu:
                 trouble.append(f"MTU is {link.mtu}, wanted {mtu}")
+            if rail.netdev in masters.managing(node, seen):
+                trouble.append("NetworkManager manages it, too")
             if not device.carrier:
                 trouble.append("no carrier; is the cable seated on both ends?")
             if hca.roce_v2_index(str(rail.ip)) is None:
@@ -148,12 +137,14 @@ def are_set_up(cluster: Cluster, node: Node, seen: NodeFacts) -> Iterator[Verdic
 
 
 def in_force(cluster: Cluster, node: Node, seen: NodeFacts, wanted: str) -> bool:
-    """Whether the file and what lives agree with what is wanted; `wanted` is the digest of the netplan text. A missing
-    carrier or GID is not for a deploy to set."""
+    """Whether the file and what lives agree with what is wanted, and nobody else has a hand in it; `wanted` is the
+    digest of the netplan text. A missing carrier or GID is not for a deploy to set."""
     if isinstance(seen.links, Unknown) or isinstance(seen.files, Unknown):
         return False
     file = seen.files.get(NETPLAN_FILE)
     if file is None or file.sha256 != wanted or file.mode != "600":
+        return False
+    if masters.managing(node, seen) or masters.strays(node, seen) or masters.adoption(node, seen).texts:
         return False
     return all(
         (link := seen.links.get(rail.netdev)) is not None

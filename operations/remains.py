@@ -65,5 +65,11 @@ def _asked(cluster: Cluster, node: Node) -> dict[str, object]:
         "units": remove.units(),
         "discards": {path: [o for o in remove.protected(node) if o != path] for path in remove.discards(node)},
         "engines": {node.cache_path: remove.engines(cluster, node)},
-        "there": [objects.NETPLAN_FILE, objects.NETPLAN_REMOVED, objects.API_KEY_FILE, remove.DOCKER_SETTINGS],
+        "there": [
+            objects.NETPLAN_FILE,
+            objects.NETPLAN_REMOVED,
+            objects.API_KEY_FILE,
+            objects.FIREWALL_RULES,
+            remove.DOCKER_SETTINGS,
+        ],
     }

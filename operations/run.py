@@ -178,6 +178,7 @@ def query(settings: Settings, node: StatedNode) -> Query:
             nfs.TABLE,
             EARLYOOM_SETTINGS,
             objects.GOOD_HOST,
+            objects.FIREWALL_RULES,
             *((objects.KNOWN_HOSTS,) if node.rank == 0 else ()),
             *outlook.texts(len(settings.nodes), node.rank == 0),
         ),

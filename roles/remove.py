@@ -28,7 +28,7 @@ from spec.cluster import Node
 
 STOP_MARGIN_SECONDS = 60
 DOWN = ("stopped", "empty", "resting")
-GUARD_SECONDS = 90
+GUARD_SECONDS = 40
 """How long the rails are away before a node that was not reached since puts them back."""
 FABRIC_TIMER, RAILS_TIMER = f"{fabric.TIMER}.timer", f"{objects.RAILS_TIMER}.timer"
 
@@ -64,6 +64,7 @@ def remove(run: Run) -> None:
         remove_key(name="Remove the API key", run=run)
     if "rails" in asked:
         remove_rails(name="Remove the rails' addresses and MTU", run=run)
+    close_firewall(name="Close the firewall for the rails", run=run)
     remove_user(name=f"Remove the user {objects.USER}", run=run)
     remove_files(name="Remove programs, settings, keys and state", run=run)
 
@@ -182,22 +183,39 @@ def remove_rails(run: Run) -> Commands:
         noop("the rails are not ours any more")
         return
     if place in there:
-        back = f"if [ -e {aside} ]; then mv -f {aside} {place}; netplan apply; fi"
+        back = f"if [ -e {aside} ]; then {_exchange('', '.ours')} mv -f {aside} {place}; netplan apply; fi"
         yield shell([
             "systemd-run", "--quiet", "--collect", f"--unit={objects.RAILS_TIMER}", f"--on-active={GUARD_SECONDS}",
-            "--timer-property=AccuracySec=1s", "--description=Sparkpair: put the rails back", "/bin/sh", "-c", back,
+            "--timer-property=AccuracySec=100ms", "--description=Sparkpair: put the rails back", "/bin/sh", "-c", back,
         ])  # fmt: skip
         gone = "".join(
             f"ip address del {rail.address} dev {rail.netdev} 2>/dev/null; " for rail in run.node.rails
         )  # what netplan leaves on a netdev that it does not know any more
-        yield StringCommand(f"mv -f {place} {aside} && {{ {gone}netplan apply; }}")
+        yield StringCommand(f"mv -f {place} {aside} && {{ {_exchange('.ours', '')} {gone}netplan apply; }}")
         yield FunctionCommand(reach, (), {})
     # Whoever was let in again only when the guard had put them back comes over the rails, and cannot do without.
     yield StringCommand(
         f"systemctl stop {RAILS_TIMER} 2>/dev/null; if [ -e {place} ]; then",
         "echo 'the rails were put back: this node was not reached without them' >&2; exit 1; fi;",
-        f"rm -f {aside}",
+        f"rm -rf {aside} {objects.ADOPTED}",
     )
+
+
+def _exchange(now: str, then: str) -> str:
+    """In the shell: files of others whose rails were taken over become the kept ones, where they are still ours."""
+    return (
+        f'for f in {objects.ADOPTED}/*.yaml; do t=/etc/netplan/${{f##*/}}; if cmp -s "$f{now}" "$t";'
+        f' then cp -p "$f{then}" "$t"; fi; done;'
+    )
+
+
+@node_operation
+def close_firewall(run: Run) -> Commands:
+    """The rules that a deploy made, by the commands that it wrote down for this."""
+    if objects.FIREWALL_RULES not in remains.here(run).there:
+        noop("no rule of ours is there")
+        return
+    yield StringCommand("sh", objects.FIREWALL_RULES, "; rm -f", objects.FIREWALL_RULES)
 
 
 @node_operation

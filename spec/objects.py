@@ -22,6 +22,8 @@ HUB_TOKEN = str(paths.HUB_TOKEN)
 NETPLAN_FILE = "/etc/netplan/60-sparkpair.yaml"
 NETPLAN_REMOVED = f"{NETPLAN_FILE}.sparkpair-removed"
 RAILS_TIMER = "sparkpair-remove-rails"
+ADOPTED = f"{VAR}/rails/adopted"
+FIREWALL_RULES = f"{VAR}/rails/firewall"
 NETPLAN_STAGED = f"{ETC}/fabric/60-sparkpair.yaml"
 MAIN = paths.PROGRAM[-1]
 PROGRAM = " ".join(paths.PROGRAM)
@@ -239,8 +241,18 @@ OBJECTS: tuple[Object, ...] = (
         "The rails on trial; a timer or a reboot takes them back unless the management address is proven alive.",
     ),
     Object(
-        "/run/netplan/60-sparkpair.yaml.taken-back", Sort.FILE, Where.EVERY, "root:root", "0600", "roles/fabric",
-        Life.WORK, "The same file while it is taken back; netplan does not read it.",
+        "/run/netplan/60-sparkpair.yaml.before", Sort.FILE, Where.EVERY, "root:root", "0600", "roles/fabric",
+        Life.WORK, "Addresses, MTU and routes before the trial, to be put back; netplan does not read it.",
+    ),
+    _directory(f"{VAR}/rails", "0755", "roles/node_os", "What was taken over, and what was opened, for removal."),
+    Object(
+        ADOPTED, Sort.DIRECTORY, Where.EVERY, "root:root", "0700", "roles/fabric", Life.ASKED,
+        "With `adopt_rails`: netplan files of others as they were before their rails were taken over, and as they are "
+        "since (`.ours`). Removal of the rails puts them back where they are still so.", asked="rails",
+    ),
+    Object(
+        FIREWALL_RULES, Sort.FILE, Where.EVERY, "root:root", "0644", "roles/fabric", Life.DEPLOY,
+        "With `open_firewall`: the commands that delete the rules which let the rails' peers in. Removal runs them.",
     ),
     Object(
         "sparkpair-fabric-rollback.timer", Sort.TRANSIENT, Where.EVERY, "root", "", "roles/fabric", Life.WORK,

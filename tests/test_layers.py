@@ -106,6 +106,8 @@ ROOMS: dict[str, Room] = {
     "spec.docs": Room(("spec", "node.health", "node.signatures"), ("pydantic",)),
     # What the reference kit calls a thing is asked where a name is judged, so its table needs the knobs alone.
     "spec.kit_keys": Room(("spec.knobs",)),
+    # Edits somebody's netplan file, which is YAML.
+    "spec.foreign": Room((), ("yaml",)),
     "spec.kit_values": Room(("spec.capacity", "spec.kit_keys", "spec.kinds", "spec.knobs", "spec.stacks")),
     # A program of its own: it judges what it took over as a deploy would.
     "spec.import_kit": Room(("spec",), ("pyinfra",)),
@@ -129,6 +131,8 @@ ROOMS: dict[str, Room] = {
             *_CLUSTER,
             "spec.changes",
             "spec.discovery",
+            # A netplan file of others without a rail.
+            "spec.foreign",
             "spec.licences",
             "spec.lock",
             "spec.objects",

@@ -64,6 +64,7 @@ def main(words: Sequence[str]) -> int:
         chaos_healing,
         chaos_image,
         chaos_nfs,
+        chaos_node,
         chaos_rollback,
         chaos_rows,
         chaos_staging,
@@ -75,6 +76,7 @@ def main(words: Sequence[str]) -> int:
     ]  # fmt: skip
     healing = [*chaos_healing.ROWS, *chaos_rollback.ROWS, *chaos_undo.ROWS]
     tables = {"chaos.md": chaos_rows.ROWS, "chaos-healing.md": healing, "chaos-staging.md": staging}
+    tables["chaos-node.md"] = [*chaos_node.ROWS]
     every = [row for table in tables.values() for row in table]
     rows = [row for row in every if not arguments.only or any(word in row.name for word in arguments.only)]
     if arguments.list:
@@ -197,6 +199,15 @@ INTRODUCTIONS = {
         "it is told (lab/README.md). Each row on downloads ends with every file on both hosts, its sha256 that of the",
         "repository, and with the hub's own log: no file was sent to both hosts, and of a file that was begun again",
         "the hub sent no more than what the cut connection had in flight. Engine `-`: nothing serves.",
+    ),
+    "chaos-node.md": (
+        "# Nodes as they are found, on the simulated pair",
+        "",
+        "Written by `make chaos`. Real hosts with systemd, netplan, NetworkManager and ufw (lab/README.md says what",
+        "differs from a Spark). Each row on rails ends with both of them carrying full packets after one deploy and",
+        "after a reboot of the worker, with a verify that holds, and with a second `--dry` that plans nothing. A row",
+        "on a node that a change of its network cuts off ends with the node back by itself, the time it was away, a",
+        "deploy that failed with one message, and the next one that works.",
     ),
 }
 

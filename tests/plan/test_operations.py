@@ -28,7 +28,7 @@ from checks.pair import Todo
 from facts.node import forget, node_facts, probes
 from facts.values import STATUS
 from node.errand import Errand, Peer, Set, Way
-from operations import staging, units
+from operations import login, staging, units
 from operations.files import install_directories, install_file
 from operations.run import Run, query
 from roles import docker, fabric, image, keeper, node_os, weights
@@ -279,7 +279,9 @@ class Door:
 
 
 @pytest.mark.parametrize("shut", ["", "Could not connect (timed out)"])
-def test_a_node_is_proven_by_a_new_login(shut: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_node_is_proven_by_a_new_login(
+    shut: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The connector itself makes it: whatever lies between, a jump host too, is passed as at first."""
     here = bench()
     host = here.hosts[A]
@@ -288,6 +290,7 @@ def test_a_node_is_proven_by_a_new_login(shut: str, caplog: pytest.LogCaptureFix
     first.connect()
     host.connector = first
     cast(Any, door).shut = shut
+    monkeypatch.setattr(login, "TRY_SECONDS", 0)
     assert fabric.reach(here.state, host) is not bool(shut)
     assert [one.closed for one in cast(Any, door).made] == [False, True]
     if shut:

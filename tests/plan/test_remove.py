@@ -323,20 +323,23 @@ def test_slices_are_left_until_the_containers_are_gone() -> None:
 def test_the_rails_go_under_guard() -> None:
     commands = done(bench(), remove.remove_rails)[B]
     back, away, gone = commands
-    assert back.startswith("systemd-run --quiet --collect --unit=sparkpair-remove-rails --on-active=90 ")
+    assert back.startswith("systemd-run --quiet --collect --unit=sparkpair-remove-rails --on-active=40 ")
+    adopted = "for f in /var/lib/sparkpair/rails/adopted/*.yaml; do t=/etc/netplan/${f##*/}; if cmp -s "
+    ours_again = adopted + '"$f" "$t"; then cp -p "$f.ours" "$t"; fi; done;'
+    theirs = adopted + '"$f.ours" "$t"; then cp -p "$f" "$t"; fi; done;'
     assert back.endswith(
-        "'if [ -e /etc/netplan/60-sparkpair.yaml.sparkpair-removed ]; then mv -f "
+        f"'if [ -e /etc/netplan/60-sparkpair.yaml.sparkpair-removed ]; then {ours_again} mv -f "
         "/etc/netplan/60-sparkpair.yaml.sparkpair-removed /etc/netplan/60-sparkpair.yaml; netplan apply; fi'"
     )
     assert away == (
         "mv -f /etc/netplan/60-sparkpair.yaml /etc/netplan/60-sparkpair.yaml.sparkpair-removed && "
-        "{ ip address del 10.200.0.2/24 dev enp1s0f1np1 2>/dev/null; "
+        f"{{ {theirs} ip address del 10.200.0.2/24 dev enp1s0f1np1 2>/dev/null; "
         "ip address del 10.200.1.2/24 dev enP2p1s0f1np1 2>/dev/null; netplan apply; }"
     )
     assert gone == (
         "systemctl stop sparkpair-remove-rails.timer 2>/dev/null; if [ -e /etc/netplan/60-sparkpair.yaml ]; then "
         "echo 'the rails were put back: this node was not reached without them' >&2; exit 1; fi; "
-        "rm -f /etc/netplan/60-sparkpair.yaml.sparkpair-removed"
+        "rm -rf /etc/netplan/60-sparkpair.yaml.sparkpair-removed /var/lib/sparkpair/rails/adopted"
     )
 
 

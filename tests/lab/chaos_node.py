@@ -81,8 +81,7 @@ def reachable(address: str) -> bool:
 
 
 def repaired(spoil: Callable[[], object], *more: str, told: tuple[str, ...] = (), rows: tuple[str, ...] = ()) -> str:
-    """Spoiled, planned as what it is, and one deploy sets it right."""
-    converge()
+    """Spoiled, planned as what it is, and one deploy sets it right. The pair serves before."""
     spoil()
     planned = pair.dry(*contract(*more)).plan
     assert planned == {row: [WORKER.hostname] for row in (rows or (SET_UP,))}, planned
@@ -96,11 +95,13 @@ def repaired(spoil: Callable[[], object], *more: str, told: tuple[str, ...] = ()
 
 def without_address() -> str:
     """NET-06: cable in, link up, nothing set up."""
+    converge()
     return repaired(lambda: without_ours(WORKER))
 
 
 def wrong_mtu() -> str:
     """NET-09: as firmware leaves it, on one of the twins."""
+    converge()
     return repaired(partial(pair.on, WORKER, f"ip link set {RAILS[1]} mtu 1500"))
 
 
@@ -111,6 +112,7 @@ def by_hand() -> str:
         without_ours(WORKER)
         pair.on(WORKER, f"ip address add {ADDRESSES[0]}/24 dev {RAILS[0]}; ip address add 10.9.9.9/24 dev {RAILS[1]}")
 
+    converge()
     return repaired(spoil, told=(f"rail 1: {RAILS[1]} has 10.9.9.9/24, which {objects.NETPLAN_FILE} does not give it",))
 
 
@@ -170,6 +172,7 @@ def managed() -> str:
 
 def managed_by_networkmanager() -> str:
     """NET-06, NET-08: a generic profile with DHCP in /run, which takes the address away again after 45 s."""
+    converge()
     with network_manager():
 
         def spoil() -> None:

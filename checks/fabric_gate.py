@@ -183,11 +183,15 @@ def _alone(cluster: Cluster, facts: Mapping[str, NodeFacts], row: Measured, what
     slow = [port for port in ports if port.speed_mbps is not None and port.speed_mbps < HEALTHY_MBPS]
     mtu = rdma_mtu(cluster.knobs.rail_mtu)
     if narrow:
-        lanes = ", ".join(f"{port.netdev} has {port.link_width} PCIe lanes" for port in narrow)
-        return broken("", f"{less}; {lanes}, and {HEALTHY_LANES} are wanted", FIRMWARE)
+        lanes = ", ".join(f"{port.netdev} has {port.link_width}" for port in narrow)
+        return broken("", f"{less}; a rail has {HEALTHY_LANES} PCIe lanes: {lanes}", FIRMWARE)
     if slow:
-        speeds = ", ".join(f"{port.netdev} is linked at {(port.speed_mbps or 0) / 1000:g} Gb/s" for port in slow)
-        return broken("", f"{less}; {speeds}", f"use a cable for 200 Gb/s, seated on both ends; then: {MEASURE}")
+        speeds = ", ".join(f"{port.netdev} at {(port.speed_mbps or 0) / 1000:g} Gb/s" for port in slow)
+        return broken(
+            "",
+            f"{less}; the link itself is slower: {speeds}",
+            f"use a cable for 200 Gb/s, seated on both ends; then: {MEASURE}",
+        )
     if DEGRADED_GBPS[0] <= gbps <= DEGRADED_GBPS[1]:
         text = f"{less}; link and PCIe look healthy, so a ConnectX-7 of the two has come up degraded"
         return broken("", text, POWER)

@@ -111,11 +111,11 @@ def test_so_is_one_that_was_measured_by_tcp() -> None:
 def test_lanes_and_links_are_named_before_the_figure_is_explained() -> None:
     """What sysfs says of the PCIe link and of the cable is the nearer cause."""
     assert judged(bandwidth(50.1), width=2) == [
-        broken("", f"{DIRECTION}: 50.1 {BELOW}; enp1s0f1np1 has 2 PCIe lanes, and 4 are wanted", FIRMWARE)
+        broken("", f"{DIRECTION}: 50.1 {BELOW}; a rail has 4 PCIe lanes: enp1s0f1np1 has 2", FIRMWARE)
     ]
     assert judged(bandwidth(13.2), speed=40000) == [
         broken(
-            "", f"{DIRECTION}: 13.2 {BELOW}; enp1s0f1np1 is linked at 40 Gb/s",
+            "", f"{DIRECTION}: 13.2 {BELOW}; the link itself is slower: enp1s0f1np1 at 40 Gb/s",
             f"use a cable for 200 Gb/s, seated on both ends; then: {MEASURE}",
         )
     ]  # fmt: skip

@@ -112,7 +112,7 @@ def _is_open(firewall: Firewall, one: Opening) -> bool:
 
 _UFW = re.compile(
     r"(?P<action>allow|deny|reject|limit)(?: in)?(?: on (?P<netdev>\S+))?(?: log(?:-all)?)?"
-    r"(?: from (?P<source>\S+))?(?: to (?P<target>\S+))?"
+    r"(?: from (?P<source>\S+))?(?: to (?P<target>\S+))?(?: comment .*)?"
 )
 
 

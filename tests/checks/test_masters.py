@@ -191,7 +191,7 @@ OPEN_1 = "allow in on enP2p1s0f1np1 from 10.200.1.1 to 10.200.1.2"
     [
         ("ufw", ("allow 22/tcp",), [0, 1]),
         ("ufw", ("allow 22/tcp", OPEN_0), [1]),
-        ("ufw", (OPEN_1, OPEN_0), []),
+        ("ufw", (f"{OPEN_1} comment 'Sparkpair: a rail'", OPEN_0), []),
         ("ufw", ("allow from 10.200.0.0/16",), []),
         ("ufw", ("allow in on enp1s0f1np1",), [1]),
         ("ufw", ("deny from 10.200.0.1", OPEN_0, OPEN_1), [0]),

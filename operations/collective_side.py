@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import datetime
+import importlib
 import json
 import os
 import re
@@ -53,10 +55,8 @@ def run(ask: dict[str, Any]) -> None:
 def add_up(ask: dict[str, Any], said: dict[str, Any]) -> None:
     """Four bytes first, with which a collective was seen to freeze (field reports: RDMA-03), then a few MiB, timed."""
     os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=NCCL_LOG)
-    import datetime
-
-    import torch  # type: ignore[import-not-found, unused-ignore]
-    import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
+    torch: Any = importlib.import_module("torch")
+    dist: Any = importlib.import_module("torch.distributed")
 
     on_gpu = torch.cuda.is_available() and dist.is_nccl_available()
     said["backend"] = "nccl" if on_gpu else "gloo"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from checks.check import BEFORE_AND_DOCTOR, Check, Sight
+from checks.check import BEFORE_AND_DOCTOR, DOCTOR_ALONE, Check, Sight
 from checks.look import look
 from checks.verdict import Verdict, holds, told
 from facts.host import Clock
@@ -78,6 +78,6 @@ def _seconds(value: float) -> str:
 
 
 CHECKS = (
-    Check("clock.synchronized", "Are the nodes' clocks synchronized?", synchronized, BEFORE_AND_DOCTOR),
+    Check("clock.synchronized", "Are the nodes' clocks synchronized?", synchronized, DOCTOR_ALONE),
     Check("clock.skew", "Do the nodes agree on the time?", skew, BEFORE_AND_DOCTOR),
 )

@@ -62,6 +62,7 @@ def main(words: Sequence[str]) -> int:
         chaos_bundle,
         chaos_deep,
         chaos_healing,
+        chaos_host,
         chaos_image,
         chaos_nfs,
         chaos_node,
@@ -76,7 +77,7 @@ def main(words: Sequence[str]) -> int:
     ]  # fmt: skip
     healing = [*chaos_healing.ROWS, *chaos_rollback.ROWS, *chaos_undo.ROWS]
     tables = {"chaos.md": chaos_rows.ROWS, "chaos-healing.md": healing, "chaos-staging.md": staging}
-    tables["chaos-node.md"] = [*chaos_node.ROWS]
+    tables["chaos-node.md"] = [*chaos_node.ROWS, *chaos_host.ROWS]
     every = [row for table in tables.values() for row in table]
     rows = [row for row in every if not arguments.only or any(word in row.name for word in arguments.only)]
     if arguments.list:
@@ -207,7 +208,8 @@ INTRODUCTIONS = {
         "differs from a Spark). Each row on rails ends with both of them carrying full packets after one deploy and",
         "after a reboot of the worker, with a verify that holds, and with a second `--dry` that plans nothing. A row",
         "on a node that a change of its network cuts off ends with the node back by itself, the time it was away, a",
-        "deploy that failed with one message, and the next one that works.",
+        "deploy that failed with one message, and the next one that works. A row on what a node has by itself ends with",
+        "the words that name it, and with a pair that serves.",
     ),
 }
 

@@ -208,8 +208,8 @@ INTRODUCTIONS = {
         "differs from a Spark). Each row on rails ends with both of them carrying full packets after one deploy and",
         "after a reboot of the worker, with a verify that holds, and with a second `--dry` that plans nothing. A row",
         "on a node that a change of its network cuts off ends with the node back by itself, the time it was away, a",
-        "deploy that failed with one message, and the next one that works. A row on what a node has by itself ends with",
-        "the words that name it, and with a pair that serves.",
+        "deploy that failed with one message, and the next one that works. A row on what a node has by itself ends",
+        "with the words that name it, and with a pair that serves.",
     ),
 }
 

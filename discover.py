@@ -98,8 +98,7 @@ def run(options: argparse.Namespace, shown: Screen) -> Outcome:
     with first.meet(places, key, shown, yes=options.yes) as met:
         nodes = dict(zip(_names(met), met, strict=True))
         facts = look.probe(nodes, Query(host="brief", texts=(NETPLAN_FILE,)))
-        shown.say("Looking for the rails: the nodes send each other frames on every port")
-        found = _find_rails(nodes, facts, pool)
+        found = _find_rails(nodes, facts, pool, shown)
         _describe(outcome, nodes, found, options.key)
     outcome.text = proposal.text(outcome.nodes)
     _write(outcome, target, asked=options.write is not None)
@@ -110,11 +109,12 @@ def _names(nodes: Sequence[Node]) -> list[str]:
     return proposal.names([node.survey.name if node.survey else "" for node in nodes])
 
 
-def _find_rails(nodes: Mapping[str, Node], facts: Mapping[str, NodeFacts], pool: Pool) -> Found:
+def _find_rails(nodes: Mapping[str, Node], facts: Mapping[str, NodeFacts], pool: Pool, shown: Screen) -> Found:
     """The rails, as a deploy finds them. Raises Refused where there are none, with what was seen."""
     stated = [_stated(rank, name, node, facts[name]) for rank, (name, node) in enumerate(nodes.items())]
     looks, heard = looks_of(stated, facts), None
     if must_ask(looks):
+        shown.say("Looking for the rails: the nodes send each other frames on every port")
         said = look.hear(nodes, {each.name: [port.netdev for port in each.lit] for each in looks})
         looks = looks_of(stated, facts, Talk(said))
         heard = {name: part.heard for name, part in said.items()}

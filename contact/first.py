@@ -90,8 +90,10 @@ def meet(places: Sequence[Place], key: Path | None, screen: Screen, *, yes: bool
     """All nodes, with a key that logs in and a way to be root. Raises Refused; the sessions end with the block."""
     _once_each(places)
     sessions = _all(places, lambda place: Session(place, [one.key.get_name() for one in host_keys.known(place)]))
+    nodes: list[Node] = []
     try:
-        nodes = [_judged(session, key) for session in sessions]
+        for session in sessions:
+            nodes.append(_judged(session, key))
         _confirm([node for node in nodes if not node.pinned], screen, yes=yes)
         passwords = Passwords(screen)
         _collect(nodes, lambda node: _log_in(node, passwords))
@@ -106,6 +108,8 @@ def meet(places: Sequence[Place], key: Path | None, screen: Screen, *, yes: bool
     finally:
         for session in sessions:
             session.close()
+        for node in nodes:
+            node.keys.close()
 
 
 def _all(places: Sequence[Place], reach: Callable[[Place], Session]) -> list[Session]:

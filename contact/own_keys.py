@@ -44,6 +44,13 @@ class OwnKeys:
     locked: tuple[Path, ...] = ()
     stated: Path | None = None
 
+    def close(self) -> None:
+        """Let go of the agent, which its keys sign by."""
+        for key in self.keys:
+            agent = key.signer.agent if isinstance(key.signer, paramiko.AgentKey) else None
+            if isinstance(agent, paramiko.Agent):
+                agent.close()
+
     @property
     def is_crowded(self) -> bool:
         """Whether the agent holds so many keys that a deploy, which tries those first, would be turned away."""
@@ -113,9 +120,12 @@ def _load(file: Path) -> paramiko.PKey:
 
 def _of_agent() -> Iterator[OwnKey]:
     try:
-        held = paramiko.Agent().get_keys()
+        agent = paramiko.Agent()
+        held = agent.get_keys()
     except (paramiko.SSHException, OSError):
         return
+    if not held:
+        agent.close()
     for key in held:
         yield OwnKey(key, AGENT)
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import shutil
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -191,6 +194,36 @@ def test_an_existing_key_is_used(nodes: tuple[Stranger, Stranger], home: Path) -
     assert Meeting(nodes, f"{PASSWORD}\n").refused == ()
     assert (nodes[0].home / ".ssh/authorized_keys").read_text().count(key.line) == 1
     assert (nodes[1].home / ".ssh/authorized_keys").read_text().startswith(f"{key.line} ")
+
+
+@pytest.mark.slow
+def test_the_agents_key_is_given(
+    nodes: tuple[Stranger, Stranger], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the file has a passphrase, and the agent holds the key."""
+    if not all(map(shutil.which, ("ssh-agent", "ssh-add", "ssh-keygen"))):
+        pytest.skip("no ssh-agent here")
+    (home / ".ssh").mkdir()
+    made = own_keys.make()
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(tmp_path / "agent")], stdout=subprocess.DEVNULL)
+    try:
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
+        for _ in range(200):
+            if (tmp_path / "agent").exists():
+                break
+            time.sleep(0.01)
+        subprocess.run(["ssh-add", "-q", made.place], check=True)
+        subprocess.run(["ssh-keygen", "-q", "-p", "-N", "a passphrase", "-f", made.place], check=True)
+        meeting = Meeting(nodes, f"{PASSWORD}\n")
+        assert meeting.refused == ()
+        assert any("key of the ssh agent added" in line for line in meeting.changed)
+        again = Meeting(nodes)
+        assert (again.refused, again.changed) == ((), [])
+    finally:
+        agent.terminate()
+        agent.wait(10)
+    monkeypatch.delenv("SSH_AUTH_SOCK")
+    assert "has a passphrase, and no agent holds the key" in Meeting(nodes, f"{PASSWORD}\n").refused[0]
 
 
 def test_nobody_listens(home: Path) -> None:

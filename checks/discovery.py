@@ -35,7 +35,7 @@ def _look(node: StatedNode, seen: NodeFacts, talk: Talk | None) -> Look:
         stated=node.rails,
         file=written(_text(text.get(NETPLAN_FILE))),
         links={name: link.addresses for name, link in links.items()},
-        deaf=ports.reason if isinstance(ports, Unknown) else said.trouble if said else "",
+        deaf=f"its ports are not known: {ports.reason}" if isinstance(ports, Unknown) else said.trouble if said else "",
     )
 
 

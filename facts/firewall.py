@@ -121,7 +121,8 @@ def _chains(firewall: Firewall, packets: Packets) -> bool:
         else:
             chains[name].append(text)
     for name, policy in policies.items():
-        if (_verdict(name, chains, packets, 0) or policy) not in ("accept", "return"):
+        found = _verdict(name, chains, packets, 0)
+        if (policy if found in (None, "return") else found) != "accept":
             return False
     return True
 

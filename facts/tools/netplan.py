@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,7 @@ from facts.host import Definition
 from facts.tools.garbled import Garbled
 from facts.tools.netdevs import Netdev
 
-PHYSICAL = ("ethernets", "wifis", "modems")
+DEEPEST = 64
 # Where a definition of one of these kinds says of which others it is made.
 MEMBERS = ("interfaces", "link", "ports")
 
@@ -75,6 +76,8 @@ def parse(text: str, path: str = "a netplan file") -> tuple[list[Stanza], str]:
 
 
 def _compose(text: str, path: str) -> yaml.Node | None:
+    if _depth(text) > DEEPEST:
+        raise Garbled(path, f"more than {DEEPEST} levels within each other")
     try:
         # Not the loader in C: it has no bound for how deep a document is nested.
         return yaml.compose(text, Loader=yaml.SafeLoader)
@@ -82,6 +85,19 @@ def _compose(text: str, path: str) -> yaml.Node | None:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}, line {mark.line + 1}" if mark is not None else path
         raise Garbled(where, str(getattr(error, "problem", None) or error)) from None
+
+
+def _depth(text: str) -> int:
+    """How deep it may be nested at most. A settings file is some six levels deep; the time that the reader takes grows
+    by the square of them."""
+    depth = deepest = 0
+    for line in text.splitlines():
+        flow = re.findall(r"[\[{\]}]", line)
+        for letter in flow:
+            depth = max(0, depth + (1 if letter in "[{" else -1))
+            deepest = max(deepest, depth)
+        deepest = max(deepest, depth + len(re.findall(r"[-?:](?=\s)", line)))
+    return deepest
 
 
 def _stanza(path: str, line: int, kind: str, name: str, body: yaml.Node, renderer: str) -> Stanza:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from facts.host import NmDevice, NmProfile
 from facts.tools.garbled import Garbled
 
@@ -21,9 +23,8 @@ def _rows(tool: str, text: str, fields: int) -> list[list[str]]:
     found = []
     for line in text.splitlines():
         row = _split(line)
-        if len(row) == 1:
-            continue  # a warning, as of another version of the daemon
-        if line.startswith("Warning: "):
+        # A warning, as of another version of the daemon: within a field a colon has a backslash before it.
+        if len(row) == 1 or re.search(r"(?<!\\): ", line):
             continue
         if len(row) != fields:
             raise Garbled(tool, line)

@@ -12,7 +12,8 @@ from facts.tools.garbled import Garbled
 UP = 0x1
 """IFF_UP of linux/if.h."""
 _STATE = re.compile(r"([0-9]+): ([A-Z_]+)")
-_SPEEDS = range(1, 2**31)
+UNKNOWN_SPEED = 2**31 - 1
+"""SPEED_UNKNOWN of linux/ethtool.h is -1, which some drivers write without its sign."""
 
 
 def ports(
@@ -51,7 +52,7 @@ def _port(
         carrier=carrier(_word(seen, "flags"), _word(seen, "carrier")),
         mtu=mtu,
         addresses=addresses,
-        speed_mbps=speed if speed in _SPEEDS else None,
+        speed_mbps=speed if speed is not None and 0 < speed < UNKNOWN_SPEED else None,
         firmware=_word(device, "firmware"),
         link_width=width or None,
         link_speed=_word(device, "speed") or _word(seen, "link_speed"),

@@ -94,6 +94,7 @@ def test_room_is_that_of_the_locked_layers() -> None:
     assert (image.pull_bytes(locked(made)), image.store_bytes(locked(made))) == (12 * GIB, 4 * GIB)
 
 
+@pytest.mark.report("DKR-06")
 def test_the_node_that_serves_needs_room_for_what_it_keeps() -> None:
     made = locked(cluster())
     world = without(made, A, B)
@@ -115,6 +116,7 @@ def told(made: Cluster, world: World) -> list[str]:
     return [verdict.text() for verdict in image.image_layers(made, world.facts()) if not verdict.holds]
 
 
+@pytest.mark.report("DKR-05")
 @pytest.mark.parametrize("image_id", ["9", "d"])
 def test_the_locked_image_is_known_by_either_store_s_id(image_id: str) -> None:
     made = locked(cluster())
@@ -141,6 +143,7 @@ def test_an_image_that_is_not_the_locked_one() -> None:
     ]
 
 
+@pytest.mark.report("DKR-06")
 def test_different_layers_under_one_digest() -> None:
     world = converged(cluster())
     world.worker["docker"]["images"][world.cluster.image].update(id="sha256:" + "8" * 64, layers=LAYERS[:1])

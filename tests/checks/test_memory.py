@@ -44,6 +44,7 @@ def told(world: World, *, starts: bool = True) -> list[str]:
     return [verdict.text() for verdict in refusals(world.cluster, world.facts(), starts=starts)]
 
 
+@pytest.mark.report("MEM-05")
 def test_memory_in_use_is_told_before_the_engine_needs_it() -> None:
     """With the limit of the reference kit, and with what to do: as much less for the engine, which leaves a pool."""
     assert told(with_memory(of_reference_stack(), 121)) == [
@@ -53,6 +54,7 @@ def test_memory_in_use_is_told_before_the_engine_needs_it() -> None:
     ]
 
 
+@pytest.mark.report("MEM-04")
 def test_who_holds_it_is_named() -> None:
     """The three largest, with their containers as a person calls them."""
     world = with_memory(of_reference_stack(), 109, holders(largest=HOGS))
@@ -98,6 +100,7 @@ def serving(gpu: float | None, others: float = 1.0) -> World:
     return with_memory(of_reference_stack(converged), SERVING, who)
 
 
+@pytest.mark.report("MEM-05")
 def test_what_will_be_in_use_after_the_engine_has_ended() -> None:
     """Refused before teardown, where the plan would restart the pair; a pair that stays as it is is asked nothing."""
     [line] = told(serving(gpu=90.0))
@@ -115,6 +118,7 @@ def test_the_others_count_whatever_the_driver_says_of_the_engine() -> None:
     assert "9.0 GiB of memory will be in use after the engine has ended (all other processes and the kernel), " in line
 
 
+@pytest.mark.report("MEM-17")
 def test_a_driver_that_tells_nothing() -> None:
     """GB10 says [N/A]: then what the others hold is what will be in use, and it is said so."""
     assert told(serving(gpu=None, others=5.0)) == []
@@ -171,6 +175,7 @@ SWAP = (
 )
 
 
+@pytest.mark.report("MEM-06")
 def test_a_load_through_the_page_cache_needs_swap() -> None:
     """R5, on every node; another loader, and another stack, need none."""
     assert told(of_reference_stack(load_format="")) == [SWAP.format("spark-a"), SWAP.format("spark-b")]
@@ -205,6 +210,7 @@ def statements(world: World) -> list[tuple[bool | None, str]]:
 PROTECTED = (True, "login sessions and sshd keep memory of their own")
 
 
+@pytest.mark.report("MEM-14")
 def test_a_watched_node_says_how_much_there_is() -> None:
     world = converged(pair.cluster())
     line = "memory is recorded: 12.0 GiB available"
@@ -232,6 +238,7 @@ def test_a_recorder_that_does_not_watch(word: object, holds: bool | None, statem
     assert found[1] == PROTECTED
 
 
+@pytest.mark.report("MEM-10")
 def test_protection_that_systemd_has_not_read() -> None:
     world = converged(pair.cluster())
     world.worker["units"]["user.slice"]["NeedDaemonReload"] = "yes"
@@ -254,6 +261,7 @@ def advised(world: World) -> list[str]:
     return [line for line in advice(world.cluster, world.facts()) if "ends" in line]
 
 
+@pytest.mark.report("MEM-13")
 def test_other_guards_are_told() -> None:
     """MEM-13: with what each may end. They are left as they are."""
     world = converged(pair.cluster())

@@ -291,6 +291,7 @@ CASES: list[tuple[str, Change, str]] = [
 ]
 
 
+@pytest.mark.report("CFG-04", "DKR-03", "SSH-02", "KRN-03")
 @pytest.mark.parametrize(("change", "wanted"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_refused(change: Change, wanted: str) -> None:
     world = fresh(cluster())
@@ -314,6 +315,7 @@ def test_all_at_once() -> None:
     assert len(told(world)) == 3
 
 
+@pytest.mark.report("CFG-04")
 def test_ports_of_our_own_containers_are_not_in_the_way() -> None:
     world = converged(cluster())
     assert world.head["ports"]["8000"]["container"] == world.head["docker"]["containers"][0]["id"]
@@ -340,6 +342,7 @@ def of_reference_stack(change: Change | None = None, state: Callable[[Any], Worl
     return world
 
 
+@pytest.mark.report("DKR-07")
 def test_a_chat_template_lies_among_the_weights() -> None:
     world = of_reference_stack(None, converged, chat_template="chat_template_mm.jinja")
     assert told(world) == [

@@ -583,6 +583,7 @@ def test_quiet_minutes_may_go_over_midnight():
         assert (memory.phase is Phase.STOPPING) is restarts
 
 
+@pytest.mark.report("MEM-09", "MEM-05")
 def test_a_start_waits_for_memory_then_rests_and_a_boot_tries_again():
     gone = Node(Rank("absent", incarnation="i", available=80 * 2**30))
     memory = decide.request_start(Memory(idle=(110 * 2**30, 110 * 2**30)), 0, "test", accepted=ENGINE)

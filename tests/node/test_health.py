@@ -166,6 +166,7 @@ def test_the_kernels_own_log_is_read_without_waiting():
     kernel.close()
 
 
+@pytest.mark.report("MEM-17")
 @pytest.mark.parametrize(
     ("row", "said"),
     [
@@ -185,6 +186,7 @@ def test_a_row_of_nvidia_smi_in_words(row: str, said: str | None):
     assert judge(row) == said
 
 
+@pytest.mark.report("HW-01", "HW-02", "HW-03")
 @pytest.mark.parametrize(
     "row",
     [

@@ -92,6 +92,7 @@ def test_whether_a_rank_is_there(tmp_path: Path, events: str, wanted: bool) -> N
     assert memory.is_populated([tmp_path / "absent"]) is False
 
 
+@pytest.mark.report("MEM-01", "MEM-02")
 def test_a_full_page_cache_is_dropped(tmp_path: Path) -> None:
     """Pages only, and it is told what that was for."""
     info, switch = meminfo_file(tmp_path, free=2, available=117, cached=114), tmp_path / "drop_caches"
@@ -101,6 +102,7 @@ def test_a_full_page_cache_is_dropped(tmp_path: Path) -> None:
     assert said == wanted  # the file of this test does not change by it
 
 
+@pytest.mark.report("MEM-01")
 @pytest.mark.parametrize(
     ("free", "available", "cached"),
     [
@@ -126,6 +128,7 @@ def feed(emergency: Emergency, *samples: tuple[float, int]) -> list[bool]:
     return [emergency.feed(now, available) for now, available in samples]
 
 
+@pytest.mark.report("MEM-07")
 def test_an_emergency_takes_three_seconds() -> None:
     """On end: one sample above the threshold begins anew. Then it is said once."""
     emergency = Emergency(100)
@@ -157,6 +160,7 @@ def test_an_emergency_is_never_said_early(steps: list[tuple[float, int]]) -> Non
             assert now - seen[0][0] >= 3.0
 
 
+@pytest.mark.report("MEM-10")
 def test_the_engine_goes_first(tmp_path: Path) -> None:
     """Its processes get the score, once; those that ended are passed over, and a higher score stays."""
     for pid, score in ((41, 0), (42, 500), (43, 900), (45, -100)):

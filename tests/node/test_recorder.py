@@ -90,6 +90,7 @@ def test_a_kernel_that_tells_no_pressure(world: World) -> None:
     assert (told["psi_some"], told["psi_full"]) == (None, None)
 
 
+@pytest.mark.report("MEM-14")
 def test_the_floor_is_that_of_the_rank_that_runs(world: World) -> None:
     """Nothing before its start counts, and it stays after its end until the next starts."""
     assert world.look(5.0, 90.0)["floor"] is None

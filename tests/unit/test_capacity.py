@@ -177,6 +177,7 @@ def test_images_in_the_heads_memory_count() -> None:
 # Texts
 
 
+@pytest.mark.report("MEM-03")
 @pytest.mark.parametrize(
     ("stated", "line"),
     [
@@ -217,6 +218,7 @@ def test_refusals(stated: dict[str, Any], line: str) -> None:
     assert not list(warnings(settings(**stated)))
 
 
+@pytest.mark.report("MEM-11", "MEM-14")
 @pytest.mark.parametrize(
     ("stated", "line"),
     [

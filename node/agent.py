@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from node import alive, gids, health, memory, merged, nfs, paths, report, secret, wire
+from node import alive, gids, health, memory, merged, network, nfs, paths, report, secret, wire
 from node.docker import Container, Docker, DockerError
 from node.journal import log
 from node.lines import listen
@@ -132,6 +132,7 @@ class Agent:
                 "start": self._start,
                 "stop": self._stop,
                 "logs": self._tail,
+                "transport": self._transport,
                 "report": self._report,
                 "hello": self._hello,
             }.get(str(message.get("op")))
@@ -361,6 +362,13 @@ class Agent:
         if not message.get("times"):
             lines = [merged.split(line)[2] for line in lines]
         return {"lines": lines, "former": not kept or kept[-1] != self._ended}
+
+    async def _transport(self, message: dict[str, Any]) -> dict[str, Any]:
+        """What this rank's log says of NCCL."""
+        ours = await in_thread(self._ours)
+        if not ours:
+            raise Refused("no rank is here")
+        return {"transport": vars(await in_thread(network.of_container, ours[0].id))}
 
     async def _report(self, message: dict[str, Any]) -> dict[str, Any]:
         """It takes a minute: whoever asks has a connection of their own, beside the keeper's."""

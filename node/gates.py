@@ -10,9 +10,16 @@ import base64
 import json
 import struct
 import zlib
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from node.network import Seen
+from node.signatures import printable
+
+Transports = Callable[[], Awaitable[Mapping[int, "Seen | str"]]]
+"""What each rank's log says of NCCL, by rank, or why it could not be had."""
+TRANSPORT_SECONDS = 30.0
 
 HITS, QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
 HITS_SECONDS, HITS_PAUSE_SECONDS = 5.0, 0.25
@@ -126,6 +133,9 @@ class Engine(Protocol):
     async def metric(self, name: str) -> float | None:
         """One of its metrics; None if it has none of that name."""
 
+    async def transports(self) -> Mapping[int, Seen | str]:
+        """What each rank's log says of NCCL, or why it could not be had."""
+
 
 @dataclass(frozen=True)
 class Gate:
@@ -160,6 +170,8 @@ def parse(data: Mapping[str, Any]) -> Gates:
     prompt, smoke_tokens = str(data.get("smoke_prompt") or ""), int(data.get("smoke_max_tokens") or 0)
     needle = data.get("gate_needle_expected")
     found: tuple[Gate, ...] = (
+        # A generation of an earlier release says nothing of it, and is not asked.
+        Transport("transport", TRANSPORT_SECONDS if "allow_tcp" in data else 0.0, bool(data.get("allow_tcp"))),
         WarmUp("warm_up", seconds("warm_up"), reasoning, longest),
         Question(
             "canary",
@@ -186,6 +198,37 @@ def parse(data: Mapping[str, Any]) -> Gates:
         Reuse("reuse", seconds("reuse"), longest),
     )
     return Gates(tuple(gate for gate in found if gate.seconds > 0 or gate.name == "canary"))
+
+
+@dataclass(frozen=True)
+class Transport(Gate):
+    """The ranks talk by RDMA: over TCP a pair answers too, at a fraction of its speed, and nothing else says so. An
+    engine that says nothing of NCCL, as one on CPUs, is not judged."""
+
+    allow_tcp: bool
+
+    async def ask(self, engine: Engine) -> str:
+        answers = dict(sorted((await engine.transports()).items()))
+        said = {rank: seen for rank, seen in answers.items() if isinstance(seen, Seen)}
+        releases = {rank: seen.release for rank, seen in said.items() if seen.release}
+        if len(set(releases.values())) > 1:
+            each = ", ".join(f"rank {rank} has {release}" for rank, release in releases.items())
+            raise Wrong(f"NCCL is not the same on all ranks: {each}. Fix: one image for all of them", answered=False)
+        for rank, seen in said.items():
+            if seen.tcp and not self.allow_tcp:
+                line = printable(seen.tcp).replace('"', "'")
+                raise Wrong(
+                    f'rank {rank}: NCCL sends over TCP, not by RDMA ("{line}"). Fix: doctor.py says what RDMA lacks; '
+                    "allow_tcp = True lets the pair serve so",
+                    answered=False,
+                )
+        by_tcp = [f"rank {rank}" for rank, seen in said.items() if seen.tcp]
+        if by_tcp:
+            return f"{', '.join(by_tcp)}: over TCP, as allow_tcp permits"
+        if not any(seen.rdma for seen in said.values()):
+            unheard = [f"rank {rank}: {why}" for rank, why in answers.items() if isinstance(why, str)]
+            raise Skipped("; ".join(unheard) or "no rank's log says what NCCL sends over")
+        return "by RDMA: " + ", ".join(f"rank {rank}" for rank, seen in said.items() if seen.rdma)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from node import decide, echo, handover, health, paths, service, signatures, wire
+from node import decide, echo, handover, health, network, paths, service, signatures, wire
 from node.agent import boottime
 from node.decide import Memory, Phase, Verdict
 from node.floors import Floors
@@ -95,6 +95,7 @@ class Keeper:
         self._news = news
         self._asking_news: asyncio.Task[None] | None = None
         self._rails = rails or RailWatch({}, "", clock, _nobody)
+        probe.transports = self._transports
         self._load()
 
     async def run(self) -> None:
@@ -442,6 +443,20 @@ class Keeper:
             return [str(line) for line in answer["lines"]]
         except (Away, Refusal) as error:
             return [f"(no log: {error})"]
+
+    async def _transports(self) -> dict[int, network.Seen | str]:
+        """What each rank's log says of NCCL, or why it could not be had."""
+        found: dict[int, network.Seen | str] = {}
+        for link, answer in zip(self._links, await asyncio.gather(*map(self._transport, self._links)), strict=True):
+            found[link.rank] = answer
+        return found
+
+    async def _transport(self, link: AgentLink) -> network.Seen | str:
+        try:
+            answer = await link.call("transport", timeout=network.SECONDS + 5, epoch=self._epoch)
+            return network.parse(answer["transport"])
+        except (Away, Refusal) as error:
+            return str(error)
 
     async def _accept(self, engine: str, *, again: bool) -> dict[str, Any]:
         """Take over the wanted set of all nodes, if it is whole and is the one that deploy means."""

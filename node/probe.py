@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from node import gates, secret
+from node import gates, network, secret
 from node.decide import Canary, Gating
 from node.door import Api, Door, Request, locked_out
 from node.journal import log
@@ -83,6 +83,8 @@ class EngineProbe:
         detail."""
         self.asked = dict.fromkeys(ASKED, 0)
         """Our own completions since the engine started."""
+        self.transports: gates.Transports = _unsaid
+        """What the ranks' logs say of NCCL."""
 
     def use(self, api: Api, canary: CanarySettings) -> None:
         """Speak to another engine from now on, or ask it otherwise."""
@@ -332,6 +334,14 @@ class _Asker:
 
     async def metric(self, name: str) -> float | None:
         return await self._probe.metric(name)
+
+    async def transports(self) -> Mapping[int, network.Seen | str]:
+        self.asking = "the logs"
+        return await self._probe.transports()
+
+
+async def _unsaid() -> Mapping[int, network.Seen | str]:
+    return {}
 
 
 def _usage(answer: bytes) -> dict[str, int]:

@@ -585,9 +585,12 @@ class Knobs(BaseModel):
     """Whether a firewall on a node that blocks the rails is opened there for the rails' own peers, and for nobody else.
     NCCL, gloo and the copies use ports that nobody knows before (field reports: NET-21)."""
 
-    allow_tcp: Annotated[bool, Switch(), Becomes("the keeper, and the checks of RDMA"), Cost.SERVICE] = False
+    allow_tcp: Annotated[
+        bool, Switch(), Becomes("the keeper, the checks of RDMA, and no NCCL_NET=IB"), Cost.RESTART
+    ] = False
     """Whether the ranks may talk over TCP where RDMA does not work. Without it that is an error: such a pair answers,
-    at a fraction of its speed, and nothing says so (field reports: RDMA-01, NET-11)."""
+    at a fraction of its speed, and nothing says so (field reports: RDMA-01, NET-11). NCCL is told to use RDMA or fail,
+    and a launch whose log says that it uses sockets all the same does not pass its gates."""
 
     require_fabric_gate: Annotated[bool, Switch(), Becomes("preflight"), Cost.NOTHING] = False
     """Whether the pair is started only over rails that have passed the gate of bandwidth and latency, as they are now.

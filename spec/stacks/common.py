@@ -27,10 +27,11 @@ def container_groups(knobs: Knobs) -> Groups:
     )
 
 
-def nccl_env(seat: Seat) -> tuple[tuple[str, str | GidIndex], ...]:
-    """NCCL on the first rail, or on both; gloo and whatever goes over sockets on the first alone. RoCE v2 over IPv4."""
+def nccl_env(knobs: Knobs, seat: Seat) -> tuple[tuple[str, str | GidIndex], ...]:
+    """NCCL on the first rail, or on both; gloo and whatever goes over sockets on the first alone. RoCE v2 over IPv4,
+    and nothing else: without RDMA NCCL then fails at once, where left to itself it goes on over TCP."""
     return (
-        ("NCCL_NET", "IB"),
+        *(() if knobs.allow_tcp else (("NCCL_NET", "IB"),)),
         ("NCCL_IB_DISABLE", "0"),
         ("NCCL_IB_HCA", ",".join([seat.hca, *(hca for hca, _, _ in seat.further)])),
         *_gids(seat),

@@ -55,7 +55,7 @@ def launch(knobs: Knobs, seat: Seat) -> Launch:
             ("VLLM_HOST_IP", str(seat.address)),
             ("HF_HUB_OFFLINE", "1"),
             ("TRANSFORMERS_OFFLINE", "1"),
-            *common.nccl_env(seat),
+            *common.nccl_env(knobs, seat),
             *env_pairs(knobs),
             *common.api_key_env(knobs, seat),
             *common.extra_env(knobs),

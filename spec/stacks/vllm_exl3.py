@@ -96,7 +96,7 @@ def launch(knobs: Knobs, seat: Seat) -> Launch:
             ("TORCH_CUDA_ARCH_LIST", "12.1a"),
             ("FLASHINFER_CUDA_ARCH_LIST", "12.1a"),
             ("FLASHINFER_DISABLE_VERSION_CHECK", "1"),
-            *common.nccl_env(seat),
+            *common.nccl_env(knobs, seat),
             *env_pairs(knobs, but=STANDS_EARLIER),
             *common.api_key_env(knobs, seat),
             *common.extra_env(knobs),

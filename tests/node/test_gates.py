@@ -17,6 +17,7 @@ import pytest
 from node import gates
 from node.decide import Gating
 from node.door import Api
+from node.network import Seen
 from node.probe import CanarySettings, EngineProbe
 from tests.node.gate_engine import Body, GateEngine, Reply, good, text_of, thinking
 
@@ -609,3 +610,60 @@ def test_every_failure_is_explained() -> None:
     silent = "no answer within 1 s"
     said = [*(reason for _, _, reason in FAILURES), NOT_KEPT, silent, f"{silent}, while other requests went on"]
     assert [text for text in said if not any(re.search(row, text) for row in rows)] == []
+
+
+TCP_LINE = 'spark-b:77:91 [0] NCCL INFO Using network "Socket"'
+
+
+@pytest.mark.parametrize(
+    ("allow_tcp", "said", "state", "detail"),
+    [
+        (
+            False,
+            {0: Seen("", "NET/IB", "2.31.2"), 1: Seen("", "NET/IB", "2.31.2")},
+            "passed",
+            "by RDMA: rank 0, rank 1",
+        ),
+        (
+            False,
+            {0: Seen("", "NET/IB"), 1: Seen(TCP_LINE)},
+            "failed",
+            "rank 1: NCCL sends over TCP, not by RDMA (\"spark-b:77:91 [0] NCCL INFO Using network 'Socket'\"). "
+            "Fix: doctor.py says what RDMA lacks; allow_tcp = True lets the pair serve so",
+        ),
+        (True, {0: Seen("", "NET/IB"), 1: Seen(TCP_LINE)}, "passed", "rank 1: over TCP, as allow_tcp permits"),
+        (False, {0: Seen(), 1: Seen()}, "passed", "no rank's log says what NCCL sends over"),
+        (False, {0: Seen(), 1: "unknown request 'transport'"}, "passed", "rank 1: unknown request 'transport'"),
+        (
+            False,
+            {0: Seen(release="2.30.7"), 1: Seen(release="2.28.9")},
+            "failed",
+            "NCCL is not the same on all ranks: rank 0 has 2.30.7, rank 1 has 2.28.9. Fix: one image for all of them",
+        ),
+    ],
+)
+@pytest.mark.report("RDMA-01", "RDMA-04", "NET-11")
+def test_the_ranks_talk_by_rdma(allow_tcp: bool, said: Mapping[int, Seen | str], state: str, detail: str) -> None:
+    """TCP is a fault, unless it is allowed; an engine that says nothing of NCCL is not judged."""
+
+    async def transports() -> Mapping[int, Seen | str]:
+        return said
+
+    async def run() -> EngineProbe:
+        with GateEngine() as engine:
+            asked = probe(engine)
+            asked.transports = transports
+            asked.run_gates(only("transport", allow_tcp=allow_tcp))
+            await until(lambda: asked.gates is not None and asked.gates.state != "pending")
+            return asked
+
+    asked = asyncio.run(run())
+    assert asked.gates is not None
+    assert (asked.gates.state, asked.gate_results[0]["detail"]) == (state, detail)
+    # Not answered: no launch serves so all the same, not even one that was good before.
+    assert state == "passed" or not asked.gates.answered
+
+
+def test_a_generation_of_an_earlier_release_is_not_asked_how_it_talks() -> None:
+    assert "transport" not in [gate.name for gate in gates.parse(SETTINGS).gates]
+    assert gates.parse({**SETTINGS, "allow_tcp": False}).gates[0].name == "transport"

@@ -325,6 +325,8 @@ class Status:
     rollback: Rollback | None = None
     generations: tuple[KeptGeneration, ...] = ()
     """Newest first; none with a keeper of a release that did not tell them."""
+    gates: tuple[tuple[str, str, str], ...] = ()
+    """Of the last start, in order: name, outcome, and what was seen."""
 
 
 @dataclass(frozen=True)
@@ -785,6 +787,7 @@ def _status(value: object) -> Status:
         rejected=_each(data.get("rejected") or {}, _rejection),
         rollback=_maybe(data.get("rollback"), _rollback),
         generations=tuple(_kept_generation(one) for one in _list(data.get("generations") or [])),
+        gates=tuple(_gate(one) for one in _list(data.get("gates") or [])),
     )
 
 
@@ -808,6 +811,11 @@ def _kept_generation(value: object) -> KeptGeneration:
         addresses=tuple(_strings(data.get("addresses") or [])),
         identities=tuple(tuple(_strings(row)) for row in _list(data.get("identities") or [])),
     )
+
+
+def _gate(value: object) -> tuple[str, str, str]:
+    data = _mapping(value)
+    return _string(data["gate"]), _string(data["outcome"]), _or(data, "detail", "")
 
 
 def _seconds(document: Mapping[str, object] | Unknown | None) -> float | None:

@@ -20,6 +20,8 @@ MAX_LINE = 4 * 1024 * 1024
 LABEL_ENGINE = "sparkpair.engine"
 LABEL_RANK = "sparkpair.rank"
 LABEL_EPOCH = "sparkpair.epoch"
+LABEL_GIDS = "sparkpair.gids"
+"""Rows of GID tables as they were at the start, "rocep1s0f0/10.200.0.1=3" each: NCCL keeps them, should they move."""
 
 
 class WireError(Exception):
@@ -102,6 +104,9 @@ def docker_run(spec: RankSpec, engine: str, epoch: int, gid_index: Mapping[GidIn
     """The `docker run` of one rank. Ours are the three labels; the rest is the rank file, in its order. A secret is
     only named: the client takes its value from its own environment, which nobody but root can read."""
     labels = {LABEL_ENGINE: engine, LABEL_RANK: str(spec.rank), LABEL_EPOCH: str(epoch)}
+    if gid_index:
+        rows = sorted(f"{wanted.hca}/{wanted.address}={index}" for wanted, index in gid_index.items())
+        labels[LABEL_GIDS] = ",".join(rows)
     argv = ["docker", "run", "-d", "--name", spec.name]
     argv += [word for group in spec.container for word in group]
     for label, value in labels.items():

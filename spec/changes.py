@@ -27,6 +27,7 @@ ENGINE_ENV = "engine_env"
 API_KEY = "the API key"
 CONTENT = "content of"
 GID_VARIABLE, HCA_VARIABLE, KEY_VARIABLE = "NCCL_IB_GID_INDEX", "NCCL_IB_HCA", "VLLM_API_KEY"
+NET_VARIABLE = "NCCL_NET"
 LOOKED_UP = "looked up"
 NFS_SOURCE, NFS_OPTIONS = "the weights over NFS", "their mount options"
 KEEPERS_NODES = "the keeper's nodes"
@@ -304,6 +305,7 @@ class _Launch:
                 self._raw(name, value)
             else:
                 self._found[f"{ENGINE_ENV} {name}"] = Hidden(value)
+        self._found["allow_tcp"] = NET_VARIABLE not in values
         if self._spec.rank == 0:
             self._found.setdefault("require_api_key", False)
 

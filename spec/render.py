@@ -40,7 +40,7 @@ GENERATED = "by Sparkpair; edit group_data/all.py and inventory.py"
 ADDED: tuple[tuple[str, ...], ...] = (("--cgroup-parent", CGROUP_PARENT),)
 """What we add to a stack's own launch, besides the labels: one cgroup whose kill ends the container and all in it."""
 
-ADDED_LABELS = (wire.LABEL_ENGINE, wire.LABEL_RANK, wire.LABEL_EPOCH)
+ADDED_LABELS = (wire.LABEL_ENGINE, wire.LABEL_RANK, wire.LABEL_EPOCH, wire.LABEL_GIDS)
 """Labels that the rank agent puts on a container: they testify what runs."""
 
 SERVICE_KNOBS = (

@@ -22,7 +22,7 @@ def spec(**more: object) -> dict[str, object]:
     return {**json.loads(rank_text(0)), **more}
 
 
-def test_docker_run_is_the_rank_file_in_its_order_and_three_labels():
+def test_docker_run_is_the_rank_file_in_its_order_and_four_labels():
     text = json.dumps(
         spec(
             container=[["--gpus", "all"], ["--ipc", "host"]],
@@ -49,6 +49,8 @@ def test_docker_run_is_the_rank_file_in_its_order_and_three_labels():
         "sparkpair.rank=0",
         "--label",
         "sparkpair.epoch=7",
+        "--label",
+        "sparkpair.gids=rocep1s0f0/10.200.0.1=4",
         "-v",
         "/a:/b:ro",
         "-v",

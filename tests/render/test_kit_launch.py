@@ -320,7 +320,10 @@ def ours(cluster: Cluster, rank: int) -> Flat:
     spec = wire.parse_rank(render.rank_text(cluster, cluster.nodes[rank]))
     gids = [value for _, value in spec.env if isinstance(value, wire.GidIndex)]
     flat = taken_apart(wire.docker_run(spec, HASH, epoch=7, gid_index=dict.fromkeys(gids, GID_INDEX)))
-    labels = dict(zip(render.ADDED_LABELS, (HASH, str(rank), "7"), strict=True))
+    rows = ",".join(sorted(f"{wanted.hca}/{wanted.address}={GID_INDEX}" for wanted in gids))
+    labels = dict(zip(render.ADDED_LABELS, (HASH, str(rank), "7", rows), strict=True))
+    if not gids:  # a row that is stated
+        del labels[wire.LABEL_GIDS]
     added = {*render.ADDED, *(("--label", f"{name}={value}") for name, value in labels.items())}
     assert added <= flat.container
     return replace(flat, container=flat.container - added)

@@ -61,7 +61,7 @@ NODES = [
 def test_launch_is_the_references(rank: int, home: str, address: str, hca: str, netdev: str, gid_index: int) -> None:
     """Nothing stated: image, container, volumes, environment and command are the kit's; ours is what ADDED names."""
     ours = launch(pair.cluster(), rank, gid_index)
-    labels = dict(zip(render.ADDED_LABELS, (HASH, str(rank), "7"), strict=True))
+    labels = dict(zip(render.ADDED_LABELS, (HASH, str(rank), "7", f"{hca}/{address}={gid_index}"), strict=True))
     added = {*render.ADDED, *(("--label", f"{name}={value}") for name, value in labels.items())}
     assert ours.container - added == reference.CONTAINER
     assert added <= ours.container
@@ -74,7 +74,7 @@ def test_launch_is_the_references(rank: int, home: str, address: str, hca: str, 
 def test_added_is_two_things() -> None:
     """What we add is named, and is no more than this."""
     assert render.ADDED == (("--cgroup-parent", "sparkpair-engine.slice"),)
-    assert render.ADDED_LABELS == ("sparkpair.engine", "sparkpair.rank", "sparkpair.epoch")
+    assert render.ADDED_LABELS == ("sparkpair.engine", "sparkpair.rank", "sparkpair.epoch", "sparkpair.gids")
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -51,6 +51,7 @@ FOLLOWS: dict[str, set[str]] = {
     "weights_path": {"served_model_name", "content"},
     "drafter_path": {"content"},
     "chat_template": set(),
+    "allow_tcp": {"NCCL_NET"},
     "nccl_rails": {"NCCL_IB_HCA", "NCCL_IB_MERGE_NICS", "NCCL_IB_ADDR_RANGE"},
 }
 

@@ -176,6 +176,7 @@ remove: venv ## Show what removal takes off the nodes and what stays there, and 
 
 docs: venv ## Write the generated pages of docs/ again
 	$(PYTHON) -m spec.docs
+	$(PYTHON) -m tests.reports
 
 # uv resolves for all of Python 3.11+ and every platform at once, so one lock serves the laptop, the Spark and CI.
 # Neither the machine's pip settings nor its own index may leave a trace: hashes are those of the published files.

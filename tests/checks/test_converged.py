@@ -46,6 +46,7 @@ def told(here: World) -> list[Verdict]:
     return found
 
 
+@pytest.mark.report("NET-09")
 def test_a_converged_pair_is_said_to_be() -> None:
     found = told(world())
     assert [verdict.statement for verdict in found if not verdict.holds] == []

@@ -118,6 +118,7 @@ def told(made: Cluster, world: World) -> list[str]:
 
 @pytest.mark.report("DKR-05")
 @pytest.mark.parametrize("image_id", ["9", "d"])
+@pytest.mark.report("DKR-05")
 def test_the_locked_image_is_known_by_either_store_s_id(image_id: str) -> None:
     made = locked(cluster())
     world = converged(made)
@@ -143,7 +144,11 @@ def test_an_image_that_is_not_the_locked_one() -> None:
     ]
 
 
+<<<<<<< HEAD
 @pytest.mark.report("DKR-06")
+=======
+@pytest.mark.report("DKR-05", "DKR-06", "RDMA-04")
+>>>>>>> a02f5f6 (docs: field reports, each with its question and its tests)
 def test_different_layers_under_one_digest() -> None:
     world = converged(cluster())
     world.worker["docker"]["images"][world.cluster.image].update(id="sha256:" + "8" * 64, layers=LAYERS[:1])

@@ -44,7 +44,11 @@ def told(world: World, *, starts: bool = True) -> list[str]:
     return [verdict.text() for verdict in refusals(world.cluster, world.facts(), starts=starts)]
 
 
+<<<<<<< HEAD
 @pytest.mark.report("MEM-05")
+=======
+@pytest.mark.report("MEM-04")
+>>>>>>> a02f5f6 (docs: field reports, each with its question and its tests)
 def test_memory_in_use_is_told_before_the_engine_needs_it() -> None:
     """With the limit of the reference kit, and with what to do: as much less for the engine, which leaves a pool."""
     assert told(with_memory(of_reference_stack(), 121)) == [
@@ -54,7 +58,11 @@ def test_memory_in_use_is_told_before_the_engine_needs_it() -> None:
     ]
 
 
+<<<<<<< HEAD
 @pytest.mark.report("MEM-04")
+=======
+@pytest.mark.report("MEM-05")
+>>>>>>> a02f5f6 (docs: field reports, each with its question and its tests)
 def test_who_holds_it_is_named() -> None:
     """The three largest, with their containers as a person calls them."""
     world = with_memory(of_reference_stack(), 109, holders(largest=HOGS))
@@ -80,6 +88,7 @@ def test_who_holds_it_is_named() -> None:
         (121.5, {"dflash_kv_ring": False}, "or kv_cache_memory_bytes = 13800000000, and memory_used_max_gib = 7"),
     ],
 )  # fmt: skip
+@pytest.mark.report("MEM-05")
 def test_what_would_fit(available: float, more: dict[str, object], fix: str) -> None:
     """The remedy is one that holds: a budget that would hold no request is not proposed."""
     assert told(with_memory(of_reference_stack(**more), available))[0].endswith(f"{END}      {fix}")

@@ -293,6 +293,7 @@ CASES: list[tuple[str, Change, str]] = [
 
 @pytest.mark.report("CFG-04", "DKR-03", "SSH-02", "KRN-03")
 @pytest.mark.parametrize(("change", "wanted"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@pytest.mark.report("CFG-04", "DKR-03", "NET-03", "NET-15", "NET-18", "MEM-06")
 def test_refused(change: Change, wanted: str) -> None:
     world = fresh(cluster())
     change(world)

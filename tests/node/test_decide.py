@@ -141,6 +141,7 @@ def test_a_start_waits_for_the_cable():
 
 
 @pytest.mark.parametrize("code", [0, 137, 1])
+@pytest.mark.report("HW-07")
 def test_any_exit_code_of_any_rank_restarts_the_pair(code: int):
     gone = Node(Rank("exited", engine=ENGINE, exit_code=code))
     for nodes in ((UP, gone), (gone, UP)):
@@ -191,6 +192,7 @@ def test_kv_use_that_grows_is_progress_too():
         assert actions == []
 
 
+@pytest.mark.report("HW-07")
 def test_an_idle_pair_gets_a_canary_each_interval():
     memory = running(now=0)
     memory, actions = decide.decide(RULES, memory, view(59, UP, UP, healthy=True, progress=(1.0,), busy=0))
@@ -321,6 +323,7 @@ def test_a_stop_is_kept_over_boots_and_deploys():
     assert memory.phase is Phase.STARTING
 
 
+@pytest.mark.report("SYS-02", "HW-05")
 def test_a_boot_starts_the_pair_again_and_a_rest_stays():
     memory = decide.after_boot(running(now=5e5, failures=(4e5,)), 12)
     assert (memory.phase, memory.reason, memory.failures) == (Phase.STOPPING, "the head was booted", ())

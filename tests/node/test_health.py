@@ -196,6 +196,7 @@ def test_a_row_of_nvidia_smi_in_words(row: str, said: str | None):
         "858, 96, [N/A], [N/A], 0x0000000000000004",
     ],
 )
+@pytest.mark.report("HW-01", "HW-02")
 def test_a_clamped_clock_is_told_with_what_helps(row: str):
     said = judge(row)
     assert said is not None
@@ -234,6 +235,7 @@ def test_nvidia_smi_is_asked(tmp_path: Path):
     ]
 
 
+@pytest.mark.report("MEM-17")
 def test_a_node_without_nvidia_smi_is_not_known(tmp_path: Path):
     assert asyncio.run(Clocks(str(tmp_path / "none"))()) is None
 

@@ -67,6 +67,7 @@ def test_accept_starts_worker_and_head_and_promotes(tmp_path: Path):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.report("HW-07")
 def test_a_rank_that_dies_is_one_pair_restart(tmp_path: Path, rank: int):
     async def story(world: World) -> None:
         await world.accept(world.want(4))
@@ -139,6 +140,7 @@ def test_what_deploy_did_not_mean_is_refused_and_nothing_stops(tmp_path: Path):
     play(tmp_path, story)
 
 
+@pytest.mark.report("DKR-06")
 def test_different_layers_are_refused(tmp_path: Path):
     async def story(world: World) -> None:
         world.dockers[1].images[worlds.IMAGE] = {"id": "sha256:i", "layers": ["l1", "other"]}
@@ -180,6 +182,7 @@ def test_a_keeper_restarted_while_starting_goes_on_with_that_start(tmp_path: Pat
     play(tmp_path, story)
 
 
+@pytest.mark.report("SYS-02")
 def test_the_head_boots(tmp_path: Path):
     async def story(world: World) -> None:
         engine = world.want(4)
@@ -432,6 +435,7 @@ def test_an_older_epoch_is_refused_and_a_keeper_that_lost_its_state_goes_above_i
     play(tmp_path, story)
 
 
+@pytest.mark.report("SSH-01")
 def test_logs_of_both_ranks(tmp_path: Path):
     async def story(world: World) -> None:
         await world.accept(world.want(4))

@@ -150,6 +150,7 @@ def test_every_signature_has_a_real_line():
 
 
 @pytest.mark.parametrize(("name", "line"), CASES, ids=lambda value: value[:40])
+@pytest.mark.report("KRN-02", "GID-02", "GID-03", "NET-09", "NET-19", "NET-21", "DKR-01", "KRN-03", "SSH-01")
 def test_the_line_is_found_and_quoted(name: str, line: str):
     [signature] = [item for item in SIGNATURES if item.name == name]
     found = match([[EARLIER, line], [EARLIER]])

@@ -171,6 +171,7 @@ Find = Callable[[str], Outcome]
 
 
 @pytest.mark.parametrize(("name", "wanted"), PLANS.items(), ids=list(PLANS))
+@pytest.mark.report("SYS-01")
 def test_plan(outcome: Find, name: str, wanted: dict[str, list[str]]) -> None:
     """Exactly these rows, on exactly these nodes, and none of them conditional."""
     found = outcome(name)
@@ -209,6 +210,7 @@ def test_the_order_is_that_of_the_roles(outcome: Find) -> None:
     assert roles == ["Node OS", "Fabric", "Docker", "Image", "Weights", "NFS", "Upkeep", "Memory", "Engine", "Keeper"]
 
 
+@pytest.mark.report("SYS-03")
 def test_a_knob_shows_its_one_line(outcome: Find) -> None:
     """The whole file is shown as new here, since the pretended hosts have no files; the knob's line is in it once."""
     text = outcome("a knob, shown").stderr

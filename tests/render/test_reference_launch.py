@@ -58,6 +58,7 @@ NODES = [
 
 
 @pytest.mark.parametrize(("rank", "home", "address", "hca", "netdev", "gid_index"), NODES)
+@pytest.mark.report("GID-03", "NET-20", "NET-11", "RDMA-02", "RDMA-05")
 def test_launch_is_the_references(rank: int, home: str, address: str, hca: str, netdev: str, gid_index: int) -> None:
     """Nothing stated: image, container, volumes, environment and command are the kit's; ours is what ADDED names."""
     ours = launch(pair.cluster(), rank, gid_index)

@@ -212,6 +212,7 @@ def test_images_in_the_heads_memory_count() -> None:
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
+@pytest.mark.report("MEM-03", "MEM-11")
 def test_refusals(stated: dict[str, Any], line: str) -> None:
     """The knob as stated, what was seen, what is needed, and what to set; no warning beside it."""
     assert list(refusals(settings(**stated))) == [line]

@@ -144,11 +144,7 @@ def test_an_image_that_is_not_the_locked_one() -> None:
     ]
 
 
-<<<<<<< HEAD
-@pytest.mark.report("DKR-06")
-=======
-@pytest.mark.report("DKR-05", "DKR-06", "RDMA-04")
->>>>>>> a02f5f6 (docs: field reports, each with its question and its tests)
+@pytest.mark.report("DKR-06", "DKR-05", "RDMA-04")
 def test_different_layers_under_one_digest() -> None:
     world = converged(cluster())
     world.worker["docker"]["images"][world.cluster.image].update(id="sha256:" + "8" * 64, layers=LAYERS[:1])

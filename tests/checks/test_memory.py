@@ -44,11 +44,7 @@ def told(world: World, *, starts: bool = True) -> list[str]:
     return [verdict.text() for verdict in refusals(world.cluster, world.facts(), starts=starts)]
 
 
-<<<<<<< HEAD
-@pytest.mark.report("MEM-05")
-=======
-@pytest.mark.report("MEM-04")
->>>>>>> a02f5f6 (docs: field reports, each with its question and its tests)
+@pytest.mark.report("MEM-05", "MEM-04")
 def test_memory_in_use_is_told_before_the_engine_needs_it() -> None:
     """With the limit of the reference kit, and with what to do: as much less for the engine, which leaves a pool."""
     assert told(with_memory(of_reference_stack(), 121)) == [
@@ -58,11 +54,7 @@ def test_memory_in_use_is_told_before_the_engine_needs_it() -> None:
     ]
 
 
-<<<<<<< HEAD
-@pytest.mark.report("MEM-04")
-=======
-@pytest.mark.report("MEM-05")
->>>>>>> a02f5f6 (docs: field reports, each with its question and its tests)
+@pytest.mark.report("MEM-04", "MEM-05")
 def test_who_holds_it_is_named() -> None:
     """The three largest, with their containers as a person calls them."""
     world = with_memory(of_reference_stack(), 109, holders(largest=HOGS))

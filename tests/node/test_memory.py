@@ -160,11 +160,7 @@ def test_an_emergency_is_never_said_early(steps: list[tuple[float, int]]) -> Non
             assert now - seen[0][0] >= 3.0
 
 
-<<<<<<< HEAD
-@pytest.mark.report("MEM-10")
-=======
-@pytest.mark.report("MEM-12")
->>>>>>> a02f5f6 (docs: field reports, each with its question and its tests)
+@pytest.mark.report("MEM-10", "MEM-12")
 def test_the_engine_goes_first(tmp_path: Path) -> None:
     """Its processes get the score, once; those that ended are passed over, and a higher score stays."""
     for pid, score in ((41, 0), (42, 500), (43, 900), (45, -100)):

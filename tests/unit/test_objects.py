@@ -56,6 +56,15 @@ def test_names_agree_with_the_programs() -> None:
     assert str(paths.PROGRAMS) == objects.LIB
 
 
+@pytest.mark.report("SYS-04")
+def test_every_unit_is_the_systems() -> None:
+    """None ends with a session."""
+    units = [item.path for item in OBJECTS if item.sort is Sort.UNIT]
+    assert units
+    assert [path for path in units if not path.startswith(f"{objects.UNIT_DIRECTORY}/")] == []
+    assert objects.UNIT_DIRECTORY == "/etc/systemd/system"
+
+
 def test_units_are_listed_and_name_what_is_listed() -> None:
     """The unit files that are rendered are the ones in the list, and start a program that is."""
     units = {Path(item.path).name for item in OBJECTS if item.sort is Sort.UNIT}

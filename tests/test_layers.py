@@ -138,6 +138,8 @@ ROOMS: dict[str, Room] = {
             "spec.objects",
             "facts",
             "node.content",
+            # And which GID stands for an address.
+            "node.gids",
             # Which clock is a clamped one, and what an Xid means, is said once.
             "node.health",
             "node.wire",

@@ -7,7 +7,6 @@ import pytest
 from tests import repository
 from tests.reports import FAMILIES, PAGE, Report, asked, marked, page, reports
 
-
 # Their tests are on their way.
 COMING = {"NET-06", "NET-07", "NET-08", "NET-17", "NET-25"}
 

@@ -36,7 +36,10 @@ from spec.objects import NETPLAN_FILE
 
 ROOT = Path(__file__).resolve().parent
 DONE, REFUSED, INTERRUPTED = 0, 1, 130
-EXAMPLES = ("938d7c4f16817cf587aed91616aff066927c40f5a53eb135bbc82b35d3e4d3d3",)
+EXAMPLES = (
+    "938d7c4f16817cf587aed91616aff066927c40f5a53eb135bbc82b35d3e4d3d3",
+    "21cbc24406b03d857c269a510b049311340f995f801ea1e703996580c4f73719",
+)
 """sha256 of inventory.py as this repository brings it, or brought it: an example that nobody made theirs."""
 MOST = 4
 

@@ -1,7 +1,8 @@
 """The two Sparks: how to reach each one, which of them is the head, and its rails.
 
 `ip -br addr` and `rdma link` on a node show its netdevs and HCAs. On a Spark one QSFP port is two rails (two netdevs on
-separate PCIe links, one cable). The rails' addresses are yours to choose: deploy.py gives them to the netdevs.
+separate PCIe links, one cable). The rails' addresses are yours to choose: deploy.py gives them to the netdevs. Leave
+"rails" out on both nodes, and deploy.py finds them.
 
 Running on the head itself? Replace its entry by ("@local", {"management_address": "192.168.1.10", "rails": [...]}).
 """

@@ -574,7 +574,8 @@ class Knobs(BaseModel):
         str, Network(8, 22), Becomes("addresses of rails that the inventory leaves out"), Cost.FABRIC
     ] = "10.200.0.0/16"
     """Where the rails get addresses whose netdevs were found and not stated: rail 0 the first /24 of it, rail 1 the
-    second, the head .1 and the workers from .2 on. Rails that the inventory states have the addresses stated there."""
+    second, the head .1 and the workers from .2 on. Addresses that such netdevs have already stay, unless a network is
+    stated here. Rails that the inventory states have the addresses stated there."""
 
     adopt_rails: Annotated[bool, Switch(), Becomes("the fabric role"), Cost.NOTHING] = False
     """Whether a rail that somebody else's file sets up (netplan's, by hand or by a playbook) is taken over: its lines

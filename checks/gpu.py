@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from checks import pair
 from checks.check import DOCTOR_ALONE, Check, Sight
 from checks.look import look
 from checks.verdict import Verdict, broken, holds, told
 from facts.host import Gpu
-from node.health import CLAMPED_MHZ, LOADED_PERCENT
+from facts.values import UnknownFact
+from node.health import CLAMPED_MHZ, LOADED_PERCENT, SLOW
 
 SLOWER = 0.8
 """Of the other node's clock; ranks wait for each other, so the pair is as slow as its slower node (HW-02: 507 MHz
@@ -51,6 +53,24 @@ def clocks(sight: Sight) -> Iterator[Verdict]:
             )
 
 
+def watched(sight: Sight) -> Iterator[Verdict]:
+    """What the agents saw of the clock last, which they ask while the pair works: the moment in which doctor asks may
+    be an idle one."""
+    try:
+        status = pair.status_of(sight.facts[sight.cluster.head.name])
+    except UnknownFact:
+        return  # said of the keeper
+    for node in sight.cluster.nodes:
+        rank = status.ranks.get(node.rank) if status is not None else None
+        if rank is None or not rank.clocks:
+            continue
+        if rank.clocks.startswith(SLOW):
+            seen, _, fix = rank.clocks.removeprefix(SLOW).partition(". Fix: ")
+            yield broken(node.name, f"the keeper last saw its GPU clamped: {seen}", fix or POWER_OFF)
+        else:
+            yield holds(node.name, f"the keeper last saw its GPU at {rank.clocks}")
+
+
 def _said(gpu: Gpu) -> str:
     parts = [f"{gpu.sm_mhz:.0f} MHz" + ("" if gpu.utilization is None else f" at {gpu.utilization:.0f} %")]
     parts += [] if gpu.power_watts is None else [f"{gpu.power_watts:.0f} W"]
@@ -65,5 +85,12 @@ CHECKS = (
         clocks,
         DOCTOR_ALONE,
         ("HW-01", "HW-02", "HW-03", "MEM-17"),
+    ),
+    Check(
+        "gpu.watched",
+        "Did its clock stay up while the pair worked?",
+        watched,
+        DOCTOR_ALONE,
+        ("HW-01", "HW-02", "HW-03"),
     ),
 )

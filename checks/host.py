@@ -95,6 +95,22 @@ def system(sight: Sight) -> Iterator[Verdict]:
     )
 
 
+def pending(sight: Sight) -> Iterator[Verdict]:
+    """KRN-03: firmware that is offered, or installed and waits for a reboot: what runs is not what is installed."""
+    found, unread = look(sight, "its firmware", lambda seen: seen.host.firmware)
+    yield from unread
+    for name, (_, devices) in found.items():
+        waiting = [f"{device.name} {device.version} to {device.pending}" for device in devices if device.pending]
+        if waiting:
+            yield told(
+                name,
+                f"firmware waits for this node: {', '.join(waiting)}",
+                "sudo fwupdmgr upgrade and a reboot, at a time at which the pair may rest; both nodes the same",
+            )
+        elif devices:
+            yield holds(name, f"no firmware waits for it ({len(devices)} devices)")
+
+
 def firmware(ports: tuple[Port, ...]) -> str:
     """The versions on a node's ports; one where all have the same."""
     return " and ".join(sorted({port.firmware for port in ports if port.firmware}))
@@ -197,6 +213,7 @@ CHECKS = (
     ),
     Check("host.pages", "Has the kernel pages of 4 KiB?", page_size, BEFORE_AND_DOCTOR, ("KRN-04",)),
     Check("host.system", "Have the nodes the same system and firmware?", system, DOCTOR_ALONE),
+    Check("host.pending", "Does firmware wait for a reboot?", pending, DOCTOR_ALONE, ("KRN-03",)),
     Check(
         "host.memory",
         "Is all memory accounted for while nothing runs?",

@@ -262,10 +262,12 @@ class Account:
 
 @dataclass(frozen=True)
 class RankStatus:
-    """What the keeper last heard of a rank's agent."""
+    """What the keeper last heard of a rank's agent. `clocks` is the GPU's clock as the agent last saw it, in words
+    (node.health.judge), empty where it is not told."""
 
     code: str | None
     state: str
+    clocks: str = ""
 
 
 @dataclass(frozen=True)
@@ -828,7 +830,7 @@ def _seconds(document: Mapping[str, object] | Unknown | None) -> float | None:
 
 def _rank_status(value: object) -> RankStatus:
     data = _mapping(value)
-    return RankStatus(_maybe(data.get("code"), _string), _or(data, "state", "unknown"))
+    return RankStatus(_maybe(data.get("code"), _string), _or(data, "state", "unknown"), _or(data, "clocks", ""))
 
 
 def _deep(value: object) -> DeepResult:

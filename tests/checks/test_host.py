@@ -9,7 +9,7 @@ import pytest
 from checks import host
 from checks.check import Sight
 from checks.preflight import refusals
-from facts.host import Board, Port, Release
+from facts.host import Board, FirmwareDevice, Port, Release
 from facts.values import Unknown
 from spec.objects import GOOD_HOST
 from tests.checks.sights import GIB, HEAD, MEMINFO, WORKER, port, sight, sound, statements, without_ranks
@@ -75,6 +75,18 @@ def test_what_differs_within_a_branch_is_told() -> None:
         "and 28.46.1006",
     ]
     assert refusals(seen.cluster, seen.facts) == []
+
+
+@pytest.mark.report("KRN-03")
+def test_firmware_that_waits_is_told() -> None:
+    """What runs is not what is installed, or an update is offered."""
+    devices = (FirmwareDevice("UEFI Device Firmware", "5.36", "5.40"), FirmwareDevice("NVMe", "1", ""))
+    assert told_of(host.pending(sight(worker=sound(firmware=devices)))) == [
+        f"told  {WORKER}: firmware waits for this node: UEFI Device Firmware 5.36 to 5.40\n"
+        "    Fix: sudo fwupdmgr upgrade and a reboot, at a time at which the pair may rest; both nodes the same"
+    ]
+    seen = sight(sound(firmware=devices[1:]), sound(firmware=()))
+    assert statements(host.pending(seen)) == [f"{HEAD}: no firmware waits for it (1 devices)"]
 
 
 @pytest.mark.report("KRN-04")

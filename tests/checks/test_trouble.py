@@ -9,9 +9,11 @@ import pytest
 from checks import gpu, trouble
 from facts.host import Boot, Gpu, KernelLine
 from facts.tools import kernel_log
-from facts.values import Unknown
+from facts.values import STATUS, Unknown
+from node import health
 from tests.checks.sights import HEAD, WORKER, sight, sound, statements
 from tests.checks.sights import said as told_of
+from tests.plan.world import World
 
 POWER = "power the node off, pull its plug for some minutes, start it"
 
@@ -54,6 +56,28 @@ def test_an_idle_gpu_proves_nothing_and_na_is_no_fault() -> None:
     ]
     [verdict] = [one for one in gpu.clocks(sight(sound(gpu=Unknown("nvidia-smi: no answer")))) if one.holds is None]
     assert verdict.told
+
+
+@pytest.mark.report("HW-01", "HW-02", "HW-03")
+def test_what_the_keeper_saw_last_is_told_by_node() -> None:
+    """It looks while the pair works; an older keeper, or one that is gone, says nothing."""
+    slow = health.judge("507, 96, 12.5, 60, 0x0")
+    assert slow is not None
+
+    def seen(world: World) -> None:
+        ranks = world.head["documents"][STATUS]["json"]["ranks"]
+        ranks["0"]["clocks"], ranks["1"]["clocks"] = "2230 MHz at 96 %, 61 W", slow
+
+    found = sight(change=seen)
+    assert told_of(gpu.watched(found)) == [
+        f"refused  {WORKER}: the keeper last saw its GPU clamped: 507 MHz at 96 %, 12 W, 60 °C, wanted 1500 MHz or "
+        "more under load; a reboot does not help\n"
+        f"    Fix: {POWER}"
+    ]
+    assert statements(gpu.watched(found)) == [f"{HEAD}: the keeper last saw its GPU at 2230 MHz at 96 %, 61 W"]
+    assert list(gpu.watched(sight())) == []
+    silent = sight(change=lambda world: world.head.update(units={"error": "no answer"}))
+    assert list(gpu.watched(silent)) == []
 
 
 LOG = """

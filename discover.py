@@ -29,7 +29,7 @@ from facts.node import Query
 from facts.talk import Talk
 from facts.values import NodeFacts, Unknown
 from spec.cluster import Position, StatedNode
-from spec.discovery import Found, Pool, Remark, find, must_ask
+from spec.discovery import Found, Pool, Remark, find
 from spec.kept_files import NotWritten, write
 from spec.knobs import KNOBS
 from spec.objects import NETPLAN_FILE
@@ -115,13 +115,12 @@ def _names(nodes: Sequence[Node]) -> list[str]:
 def _find_rails(nodes: Mapping[str, Node], facts: Mapping[str, NodeFacts], pool: Pool, shown: Screen) -> Found:
     """The rails, as a deploy finds them. Raises Refused where there are none, with what was seen."""
     stated = [_stated(rank, name, node, facts[name]) for rank, (name, node) in enumerate(nodes.items())]
-    looks, heard = looks_of(stated, facts), None
-    if must_ask(looks):
-        shown.say("Looking for the rails: the nodes send each other frames on every port")
-        said = look.hear(nodes, {each.name: [port.netdev for port in each.lit] for each in looks})
-        looks = looks_of(stated, facts, Talk(said))
-        heard = {name: part.heard for name, part in said.items()}
-    found = find(looks, heard, pool)
+    # Asked in any case: what is said of the other ports is then the same, whether or not the rails are set up already.
+    shown.say("Looking for the rails: the nodes send each other frames on every port")
+    lit = {each.name: [port.netdev for port in each.lit] for each in looks_of(stated, facts)}
+    said = look.hear(nodes, lit)
+    heard = {name: part.heard for name, part in said.items()}
+    found = find(looks_of(stated, facts, Talk(said)), heard, pool)
     if not found.known or found.refusals:
         raise Refused(
             [

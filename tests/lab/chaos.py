@@ -60,6 +60,7 @@ def main(words: Sequence[str]) -> int:
     arguments = parser.parse_args(words)
     from tests.lab import (
         chaos_bundle,
+        chaos_contact,
         chaos_deep,
         chaos_healing,
         chaos_host,
@@ -77,7 +78,7 @@ def main(words: Sequence[str]) -> int:
     ]  # fmt: skip
     healing = [*chaos_healing.ROWS, *chaos_rollback.ROWS, *chaos_undo.ROWS]
     tables = {"chaos.md": chaos_rows.ROWS, "chaos-healing.md": healing, "chaos-staging.md": staging}
-    tables["chaos-node.md"] = [*chaos_node.ROWS, *chaos_host.ROWS]
+    tables["chaos-node.md"] = [*chaos_contact.ROWS, *chaos_node.ROWS, *chaos_host.ROWS]
     every = [row for table in tables.values() for row in table]
     rows = [row for row in every if not arguments.only or any(word in row.name for word in arguments.only)]
     if arguments.list:

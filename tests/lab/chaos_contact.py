@@ -16,15 +16,18 @@ from tests.lab.chaos_rows import use
 
 
 def from_a_password_to_an_answer() -> str:
-    """Users with a password, no key and no rule of sudo; the inventory that is proposed is deployed as it is, a second
-    deploy plans nothing, and a second first contact changes nothing and proposes the same."""
+    """Users with a password, no key and no rule of sudo, and a cable to a computer in the head's other port; the
+    inventory that is proposed is deployed as it is, a second deploy plans nothing, and a second first contact changes
+    nothing and proposes the same."""
     pair.fresh_hosts()
+    pair.lab("pc", "head", "on")
     strangers.arrive()
     with tempfile.TemporaryDirectory() as place, _at_home(Path(place)) as home:
         strangers.met(home)
         inventory = home / "inventory.py"
         text = inventory.read_text()
         assert text.count('"netdev"') == sum(len(host.rails) for host in HOSTS.values()), text
+        assert text.count("has a carrier, but no other node is heard there: it is left out") == 2, text
         arguments = (*use("contract"), "--data", "weights_path=/srv/models/tiny", str(inventory), "../deploy.py")
         run = pair.start_deploy("-y", *arguments).wait(pair.DEPLOY_SECONDS)
         assert run.code == 0, run.text[-1500:]
@@ -36,6 +39,7 @@ def from_a_password_to_an_answer() -> str:
         assert (said.code, said.err) == (0, ""), said
         assert inventory.read_text() == text and strangers.state(home) == before
         rails = re.findall(r"rail \d is (\S+)", said.out)
+    pair.lab("pc", "head", "off")
     return f"deployed in {run.seconds:.0f} s over {', '.join(rails)}; nothing planned, nothing changed by a second run"
 
 
@@ -52,7 +56,7 @@ def _at_home(home: Path) -> Iterator[Path]:
 
 ROWS = [
     Row(
-        "first contact from two addresses and a password, then a deploy with the inventory that it proposes",
+        "first contact from two addresses and a password, a computer in the other port; then the inventory deployed",
         "contract",
         from_a_password_to_an_answer,
     ),

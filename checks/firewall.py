@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
-from checks.check import BEFORE_AND_DOCTOR, Check, each
+from checks.check import Check, When, each
 from checks.verdict import Verdict, broken, holds, told
 from facts.host import Firewall
 from facts.values import NodeFacts
@@ -78,8 +78,8 @@ def closed(cluster: Cluster, node: Node, seen: NodeFacts) -> list[Opening]:
     return [one for one in openings(cluster, node) if not _is_open(firewall, one)]
 
 
-def lets_in(cluster: Cluster, node: Node, seen: NodeFacts) -> Iterator[Verdict]:
-    """A statement where a firewall is at work."""
+def lets_in(cluster: Cluster, node: Node, seen: NodeFacts, *, before: bool = True) -> Iterator[Verdict]:
+    """A statement where a firewall is at work. `before` a deploy it is no trouble where that opens it."""
     firewall = seen.host.firewall
     if not isinstance(firewall, Firewall) or not firewall.drops:
         return
@@ -91,7 +91,8 @@ def lets_in(cluster: Cluster, node: Node, seen: NodeFacts) -> Iterator[Verdict]:
     statement = f"its firewall ({firewall.manager}) keeps the rails' peers out: {peers}"
     commands = "\n".join(f"sudo {one.command(firewall)}" for one in shut)
     if firewall.manager in OPENED and cluster.knobs.open_firewall:
-        yield told(node.name, statement, "the deploy lets them in, and nobody else (open_firewall)")
+        say = told if before else broken
+        yield say(node.name, statement, "deploy.py lets them in, and nobody else (open_firewall)")
     elif firewall.manager in OPENED:
         yield broken(node.name, statement, f"open_firewall = True in group_data/all.py, or by hand:\n{commands}")
     else:
@@ -182,10 +183,17 @@ def _holds(place: str | None, address: IPv4Address) -> bool:
 
 CHECKS: tuple[Check, ...] = (
     Check(
+        "rails.firewall-before",
+        "Does a node's firewall keep out what its peers will send over the rails?",
+        each(lambda sight, node, seen: lets_in(sight.cluster, node, seen)),
+        frozenset({When.PREFLIGHT}),
+        ("NET-21",),
+    ),
+    Check(
         "rails.firewall",
         "Does each node's firewall let in what its peers send over the rails?",
-        each(lambda sight, node, seen: lets_in(sight.cluster, node, seen)),
-        BEFORE_AND_DOCTOR,
+        each(lambda sight, node, seen: lets_in(sight.cluster, node, seen, before=False)),
+        frozenset({When.VERIFY, When.DOCTOR}),
         ("NET-21",),
     ),
 )

@@ -226,6 +226,8 @@ def test_what_is_said_of_a_firewall() -> None:
     closed = sight(node, cluster, firewall=Firewall("ufw", True, (OPEN_1,)))
     [verdict] = firewall.lets_in(cluster, node, closed)
     assert verdict.told
+    [verdict] = firewall.lets_in(cluster, node, closed, before=False)
+    assert not verdict.told
     assert verdict.statement == "its firewall (ufw) keeps the rails' peers out: 10.200.0.1 on enp1s0f1np1"
     [verdict] = firewall.lets_in(pair(open_firewall=False)[0], node, closed)
     assert verdict.fix == (

@@ -26,14 +26,15 @@ from pyinfra.context import ctx_config, ctx_host, ctx_inventory, ctx_state
 from checks import content
 from checks.pair import Todo
 from facts.node import forget, node_facts, probes
-from facts.values import STATUS
+from facts.values import STATUS, Unknown
 from node.errand import Errand, Peer, Set, Way
 from operations import login, staging, units
 from operations.files import install_directories, install_file
-from operations.run import Run, query
+from operations.run import Run, digest, query
 from roles import docker, fabric, image, keeper, node_os, weights
 from spec import objects
 from spec.cluster import Cluster
+from spec.render import netplan_text
 from tests.plan.cases import Case
 from tests.plan.conftest import cluster_of
 from tests.plan.world import FILES, IDENTITY, World, converged, fresh, unit
@@ -47,6 +48,7 @@ class Bench:
     def __init__(self, world: World) -> None:
         self.world = world
         self.units = ["inactive"]
+        self.given: dict[str, list[str]] = {}
         self.reached: dict[str, str] = {}
         """What keeps a node from the image's registry."""
         self.before = ["ActiveState=inactive", "Description=sparkpair-x.service"]
@@ -79,6 +81,18 @@ class Bench:
             return lookup(command)
 
         connector._lookup_response = answer
+        carry_out = connector.run_shell_command
+
+        def heard(command: Any, *words: Any, **arguments: Any) -> Any:
+            if arguments.get("_stdin"):
+                self.given.setdefault(name, []).append(arguments["_stdin"])
+            return carry_out(command, *words, **arguments)
+
+        connector.run_shell_command = heard
+
+    def stdins(self, name: str) -> list[str]:
+        """What was handed to commands on a node as their input."""
+        return self.given.get(name, [])
 
     def commands(self, name: str) -> list[str]:
         """What was carried out on a node, without the looks."""
@@ -256,6 +270,72 @@ def test_the_rails_are_set_up_proven_and_confirmed() -> None:
         "--rail enP2p1s0f1np1=10.200.1.2/24=9000",
         f"{program} confirm",
     ]
+
+
+FOREIGN = "network:\n  ethernets:\n    enp1s0f1np1: {mtu: 9000}\n    enP7s7: {dhcp4: true}\n"
+
+
+def host_side(**parts: Any) -> dict[str, Any]:
+    """What the probe tells of the node's own tools, raw."""
+    netdevs = {name: {"mac": "", "driver": "mlx5_core"} for name in ("enp1s0f1np1", "enP2p1s0f1np1")}
+    return {"texts": {}, "hcas": {}, "netdevs": netdevs, "network": {}, "tools": {}, **parts}
+
+
+@pytest.mark.report("NET-15")
+def test_a_file_of_others_goes_with_the_rails_that_are_taken_over() -> None:
+    here = Bench(converged(cluster_of(Case("x", always={"adopt_rails": True}))))
+    text = {"text": FOREIGN, "hidden": False, "whole": True}
+    here.world.worker["host"] = host_side(network={"/etc/netplan/40-cx7.yaml": text})
+    seen = here.run.seen(here.world.cluster.workers[0])
+    assert not isinstance(seen.host.definitions, Unknown), seen.host.definitions
+    done = here.do(fabric.apply_netplan, text=netplan_text(here.world.cluster, here.world.cluster.workers[0]))
+    assert [command.split()[4:6] for command in done[B]] == [["fabric", "apply"], ["fabric", "confirm"]]
+    assert done[B][0].endswith(" --adopted")
+    edits = json.loads(here.stdins(B)[0])
+    assert edits["40-cx7.yaml"]["sha256"] == digest(FOREIGN)
+    assert "#     enp1s0f1np1: {mtu: 9000}" in edits["40-cx7.yaml"]["text"]
+
+
+UFW = {"/etc/ufw/ufw.conf": "ENABLED=yes\n", "/etc/default/ufw": 'DEFAULT_INPUT_POLICY="DROP"\n'}
+RULE_0 = "allow in on enp1s0f1np1 from 10.200.0.1 to 10.200.0.2"
+RULE_1 = "allow in on enP2p1s0f1np1 from 10.200.1.1 to 10.200.1.2"
+TUPLES = "".join(
+    f"### tuple ### allow any any {own} any {peer} in_{netdev}\n"
+    for netdev, peer, own in (
+        ("enp1s0f1np1", "10.200.0.1", "10.200.0.2"),
+        ("enP2p1s0f1np1", "10.200.1.1", "10.200.1.2"),
+    )
+)
+
+
+def walled(rules: str, kept: str | None) -> Bench:
+    """A worker with ufw, its rules, and what we remember of ours."""
+    here = bench()
+    here.world.worker["host"] = host_side(texts={**UFW, "/etc/ufw/user.rules": rules})
+    here.world.worker["texts"][objects.FIREWALL_RULES] = kept
+    return here
+
+
+@pytest.mark.report("NET-21")
+def test_the_firewall_is_opened_for_the_peers_and_its_end_written_down() -> None:
+    here = walled("", None)
+    done = here.do(fabric.open_firewall)
+    assert done[A] == []
+    wrote, *opened = done[B]
+    assert f"cat > {objects.FIREWALL_RULES}.sparkpair-new" in wrote.replace("  ", " ")
+    assert here.stdins(B) == [f"ufw delete {RULE_0}\nufw delete {RULE_1}\n"]
+    assert opened == [f"ufw prepend {rule} comment 'Sparkpair: a rail'" for rule in (RULE_0, RULE_1)]
+
+
+def test_an_open_firewall_is_left_alone() -> None:
+    assert walled(TUPLES, f"ufw delete {RULE_0}\nufw delete {RULE_1}\n").do(fabric.open_firewall)[B] == []
+
+
+def test_a_rule_for_an_address_of_before_is_deleted() -> None:
+    old = "ufw delete allow in on enp1s0f1np1 from 10.7.0.1 to 10.7.0.2"
+    here = walled(TUPLES, f"{old}\nufw delete {RULE_0}\n")
+    assert here.do(fabric.open_firewall)[B][0] == f"{old} || true"
+    assert here.stdins(B) == [f"ufw delete {RULE_0}\n"]
 
 
 class Door:

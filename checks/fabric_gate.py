@@ -331,10 +331,10 @@ def _known(cluster: Cluster, facts: Mapping[str, NodeFacts], *, required: bool) 
 
     if isinstance(gate, Unknown):
         yield replace(unknown(head, "the rails' last measurement", gate), fix=fix)
-    elif isinstance(now, Unknown):
-        yield unknown(head, "what the rails' measurement is true of", now)
     elif gate is None:
         yield lacking("the rails were never measured")
+    elif isinstance(now, Unknown):
+        yield unknown(head, "what the rails' measurement is true of", now)
     elif changed := differences(gate, now):
         yield lacking(f"the rails were measured {_day(gate.at)}, and are others since: {'; '.join(changed)}")
     else:

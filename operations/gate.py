@@ -50,19 +50,21 @@ def measure(run: Run) -> Gate:
         row = _measure(run, asked)
         measured.append(row)
         _tell(run, row)
-    gate = Gate(at=_now(run), of=of, measured=tuple(measured), collective=_collective(run))
+    gate = Gate(at=_now(run), of=of, measured=tuple(measured), collective=_collective(run, measured))
     _keep(run, gate)
     return gate
 
 
-def _collective(run: Run) -> Collective | None:
+def _collective(run: Run, measured: Sequence[Measured]) -> Collective | None:
     """In the image that is to serve; where it cannot be tried yet that is told, and the next measurement does."""
     facts = run.all_seen()
-    if fabric_gate.serves(facts, run.cluster.head.name):
+    if any(row.trouble for row in measured):
+        found: Collective | str = "a rail by itself could not be measured"
+    elif fabric_gate.serves(facts, run.cluster.head.name):
         former = facts[run.cluster.head.name].gate
         if isinstance(former, Gate) and former.collective is not None:
             return former.collective  # of which image it was stands with it
-        found: Collective | str = "the pair serves, and has the GPU"
+        found = "the pair serves, and has the GPU"
     else:
         found = run_collective(run)
     if isinstance(found, str):
@@ -150,7 +152,8 @@ def _by(run: Run, asked: Asked, tool: str, instead: str) -> Measured:
     for number, answer in zip(asked.rails, answers, strict=True):
         try:
             if answer["code"] == 124:
-                raise Failed(f"rail {number}: no end within {seconds + bandwidth.MARGIN_SECONDS:g} s")
+                which = f"rail {number}: " if len(answers) > 1 else ""
+                raise Failed(f"{which}no end within {seconds + bandwidth.MARGIN_SECONDS:g} s")
             figures.append(bandwidth.read(tool, answer["out"]))
         except bandwidth.Garbled as error:
             raise Failed(str(error)) from None

@@ -61,6 +61,13 @@ def status(**changes: object) -> Callable[[World], None]:
     return lambda world: world.head["documents"][STATUS]["json"].update(changes)
 
 
+def resting_without_ranks(world: World) -> None:
+    status(phase="resting", reason="6 failures")(world)
+    for document in (world.head, world.worker):
+        document["docker"]["containers"] = []
+        document["ports"] = dict.fromkeys(document["ports"])
+
+
 def old_agent(world: World) -> None:
     world.worker["documents"][LEASE]["json"]["code"] = "0" * 64
 
@@ -290,6 +297,8 @@ CASES = (
     Case("the login is to be protected no longer", more={"protect_login": False}),
     Case("starting", change=status(phase="starting")),
     Case("resting", change=status(phase="resting", reason="6 failures")),
+    Case("resting, and the rails must have passed", change=resting_without_ranks, more={"require_fabric_gate": True}),
+    Case("serving, and the rails must have passed", more={"require_fabric_gate": True}),
     Case("stopped on purpose", change=status(phase="stopped", desired="stop")),
     Case("stopped on purpose, and a knob", change=status(phase="stopped", desired="stop"), more={"max_num_seqs": 8}),
     Case("another generation is accepted", change=status(accepted="0" * 64)),
@@ -316,6 +325,10 @@ CASES = (
     Case("cut short", fresh, cut_short),
     Case("two refusals", fresh, no_docker_and_a_taken_port),
     Case("an image that nobody reaches", change=other_image_asked, more={"image": OTHER_IMAGE}, data=nobody_reaches_it),
+    Case(
+        "a restart over rails that were never measured",
+        more={"require_fabric_gate": True, "max_num_seqs": 8},
+    ),
     Case("a key that cannot be used", change=useless_key, always=WITH_KEY),
     Case("a key in engine_env", more={"engine_env": ["VLLM_API_KEY=a-key-of-16-chars"]}),
     Case("one node only", options=(*PLAN, "--limit", "@fake/spark-b")),

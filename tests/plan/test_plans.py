@@ -88,6 +88,8 @@ PLANS: dict[str, dict[str, list[str]]] = {
     "the login is to be protected no longer": {"Memory | Remove what protects the login": BOTH},
     "starting": {},
     "resting": START,
+    "resting, and the rails must have passed": START | {"Fabric | Measure the rails": HEAD},
+    "serving, and the rails must have passed": {},
     "stopped on purpose": {},
     "stopped on purpose, and a knob": LAUNCH,
     "another generation is accepted": RESTART,
@@ -134,6 +136,9 @@ REFUSALS: dict[str, str] = {
     f"{B}, and no node gets it from 192.168.77.1:5000 ({A}: No route to host; {B}: No route to host)\n"
     "    Fix: let one node reach that registry, or carry a bundle there: make bundle where there is internet, and "
     "state bundle_path (docs/operations.md#image)",
+    "a restart over rails that were never measured": PREFLIGHT
+    + "  the rails were never measured, and require_fabric_gate = True\n"
+    f"    Fix: sudo sparkpair stop on {A}, make fabric-test, then deploy; or python fabric_test.py --while-serving",
     "a key that cannot be used": PREFLIGHT
     + f"  {A}: the API key cannot be used: /etc/sparkpair/secrets/api-key has more than one line\n"
     "    Fix: on the head: sudo rm /etc/sparkpair/secrets/api-key; deploy.py then makes one. Or write one line of your "

@@ -124,11 +124,30 @@ def _find_rails(nodes: Mapping[str, Node], facts: Mapping[str, NodeFacts], pool:
     if not found.known or found.refusals:
         raise Refused(
             [
-                "the rails were not found, so no inventory is written",
+                "no rails can be stated, so no inventory is written",
                 *(line for remark in (*found.refusals, *found.notes) for line in _lines(remark)),
             ]
         )
+    over = [
+        line
+        for name, node in nodes.items()
+        for rail in found.rails[name]
+        if (line := _over_a_rail(node, rail.netdev, facts[name]))
+    ]
+    if over:
+        raise Refused(over)
     return found
+
+
+def _over_a_rail(node: Node, netdev: str, seen: NodeFacts) -> str:
+    """What to say where a node was reached by its rail's own address."""
+    link = None if isinstance(seen.links, Unknown) else seen.links.get(netdev)
+    if link is None or all(address.ip != node.address for address in link.addresses):
+        return ""
+    return (
+        f"{node.place.where}: is reached over {netdev}, which is a rail, and a deploy sets that up anew; name its "
+        f"address on the network that your ssh uses"
+    )
 
 
 def _lines(remark: Remark) -> list[str]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import runpy
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 
 import pytest
 
 import discover
 from contact import proposal
+from contact.place import Place
 from contact.proposal import FoundNode, FoundRail
 from contact.words import Refused
+from facts.values import Link, NodeFacts
 from spec import load
 from tests import repository
 
@@ -157,3 +161,25 @@ def test_how_it_is_called(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     ]
     with pytest.raises(Refused, match="must be an address"):
         discover.place.parse("fe80::1", None)
+
+
+@dataclass
+class _Met:
+    """A node that was met, as far as it is asked here."""
+
+    place: Place
+    address: IPv4Address
+    survey: None = None
+
+
+def test_a_node_that_is_reached_over_its_rail() -> None:
+    """The deploy would set up anew what it comes in by."""
+    link = Link("enp1s0f0np0", 9000, (IPv4Interface("10.200.0.1/24"),))
+    seen = NodeFacts(True, "alice", "/home/alice", (3, 12), links={link.name: link})
+    met = _Met(Place("10.200.0.1", "alice", 22, "10.200.0.1", ()), IPv4Address("10.200.0.1"))
+    said = discover._over_a_rail(met, link.name, seen)  # type: ignore[arg-type]
+    assert said == (
+        "alice@10.200.0.1: is reached over enp1s0f0np0, which is a rail, and a deploy sets that up anew; name its "
+        "address on the network that your ssh uses"
+    )
+    assert discover._over_a_rail(met, "enP2p1s0f0np0", seen) == ""  # type: ignore[arg-type]

@@ -8,14 +8,14 @@ from spec.transport import ssh as _ssh
 
 def _node(host, **data):
     """One host, reached from the control machine with the lab's own key and pinned host keys."""
-    rails = [
-        {"netdev": end.netdev, "hca": end.hca, "address": f"10.200.{end.number}.{host.number}/24"} for end in host.rails
-    ]
+    asked = _os.environ.get("LAB_RAILS", "")
+    ends = host.spare if asked == "dark" and host is _settings.HEAD else host.rails
+    rails = [{"netdev": end.netdev, "hca": end.hca, "address": f"10.200.{end.number}.{host.number}/24"} for end in ends]
     return host.hostname, {
         **_ssh(host.address, host.user, key=str(_settings.KEY), known_hosts=str(_settings.KNOWN_HOSTS)),
         "management_address": host.address,
-        # LAB_RAILS=found leaves them out.
-        **({} if _os.environ.get("LAB_RAILS") == "found" else {"rails": rails}),
+        # LAB_RAILS=found leaves them out, LAB_RAILS=dark states the head's port that is not cabled.
+        **({} if asked == "found" else {"rails": rails}),
         **data,
     }
 

@@ -79,11 +79,8 @@ def main(words: Sequence[str]) -> int:
     ]  # fmt: skip
     healing = [*chaos_healing.ROWS, *chaos_rollback.ROWS, *chaos_undo.ROWS]
     tables = {"chaos.md": chaos_rows.ROWS, "chaos-healing.md": healing, "chaos-staging.md": staging}
-<<<<<<< Updated upstream
-    tables["chaos-node.md"] = [*chaos_contact.ROWS, *chaos_node.ROWS, *chaos_host.ROWS]
-=======
-    tables["chaos-node.md"] = [*chaos_node.ROWS, *chaos_found.ROWS, *chaos_host.ROWS]
->>>>>>> Stashed changes
+    rails = [*chaos_node.ROWS, *chaos_found.ROWS]
+    tables["chaos-node.md"] = [*chaos_contact.ROWS, *rails, *chaos_host.ROWS]
     every = [row for table in tables.values() for row in table]
     rows = [row for row in every if not arguments.only or any(word in row.name for word in arguments.only)]
     if arguments.list:

@@ -36,8 +36,8 @@ KINDS = (*((place, ".yaml") for place in NETPLAN), *((place, ".network") for pla
 # Of a profile of NetworkManager only these sections are read: others may hold the password of a wireless network.
 SECTIONS = ("connection", "match", "ethernet", "802-3-ethernet", "ipv4", "ipv6", ".nmmeta")
 SECRET = re.compile(
-    r"""^(?P<key>[\s\-{]*["']?[\w-]*(?:password|passphrase|psk|secret|private-key|wep-key\d?|\bpin|\bkey)["']?\s*[:=]\s*)"""
-    r"""(?P<value>[^\s].*)$""",
+    r"""(?P<key>["']?[\w-]*(?:password|passphrase|psk|secret|private|wep-key\d?|\bpin|key)["']?\s*[:=])"""
+    r"""(?P<value>\s*(?:"[^"]*"|'[^']*'|[^\s,}{\[][^,}]*|$))""",
     re.IGNORECASE,
 )
 TEXTS = (
@@ -283,7 +283,26 @@ def _network_file(path: str) -> dict[str, Any]:
 
 
 def _without_secrets(text: str) -> str:
-    return "".join(SECRET.sub(r"\g<key>hidden", line) + end for line, end in _lines(text))
+    """The lines, with "hidden" for the value of whatever is called a password or a key, also of one that goes on in
+    the lines below it."""
+    found, deeper = [], -1
+    for line, end in _lines(text):
+        depth = len(line) - len(line.lstrip())
+        if deeper >= 0 and (not line.strip() or depth > deeper):
+            found.append(end)
+            continue
+        deeper = -1
+        for one in SECRET.finditer(line):
+            value = one["value"].strip()
+            if not value or value[0] in "|>" or (value[0] in "\"'" and (len(value) < 2 or value[-1] != value[0])):
+                deeper = depth
+        hidden = SECRET.sub(r"\g<key> hidden", line)
+        first = SECRET.search(line)
+        # Outside of braces a comma is a part of the value.
+        if first and "{" not in line[: first.start()] and not line.rstrip().endswith((",", "}", "]")):
+            hidden = line[: first.start()] + first["key"] + " hidden"
+        found.append(hidden + end)
+    return "".join(found)
 
 
 def _sections(text: str) -> str:

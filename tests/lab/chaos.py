@@ -62,6 +62,7 @@ def main(words: Sequence[str]) -> int:
         chaos_bundle,
         chaos_contact,
         chaos_deep,
+        chaos_fabric,
         chaos_found,
         chaos_healing,
         chaos_host,
@@ -79,7 +80,7 @@ def main(words: Sequence[str]) -> int:
     ]  # fmt: skip
     healing = [*chaos_healing.ROWS, *chaos_rollback.ROWS, *chaos_undo.ROWS]
     tables = {"chaos.md": chaos_rows.ROWS, "chaos-healing.md": healing, "chaos-staging.md": staging}
-    rails = [*chaos_node.ROWS, *chaos_found.ROWS]
+    rails = [*chaos_node.ROWS, *chaos_found.ROWS, *chaos_fabric.ROWS]
     tables["chaos-node.md"] = [*chaos_contact.ROWS, *rails, *chaos_host.ROWS]
     every = [row for table in tables.values() for row in table]
     rows = [row for row in every if not arguments.only or any(word in row.name for word in arguments.only)]

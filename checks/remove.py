@@ -14,7 +14,7 @@ from spec.objects import API_KEY_FILE, CGROUP_PARENT, MOUNT_POINT, NETPLAN_FILE,
 
 SLICES = (CGROUP_PARENT, f"{CGROUP_PARENT.partition('-')[0]}.slice")
 """The engine's cgroup, and the one that systemd nests it in by its name."""
-THROWAWAY = ("sparkpair-opinion-", "sparkpair-image-check-", "sparkpair-image-tests")
+THROWAWAY = ("sparkpair-opinion-", "sparkpair-image-check-", "sparkpair-image-tests", "sparkpair-gate-collective")
 DOCKER_SETTINGS = "/etc/docker/daemon.json"
 
 

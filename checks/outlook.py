@@ -219,6 +219,9 @@ def outlook(
     if state.engine is not None or unknown:
         rows += _rails(cluster, facts, wanted)
     turned = {row.knob for row in rows}
+    pauses = tuple(_rail_pauses(cluster, facts, wanted))
+    if pauses:
+        notes += _rails_that_were_found(cluster)
     return Outlook(
         state=state,
         reason=status.reason if status else "",
@@ -237,11 +240,22 @@ def outlook(
         grace_seconds=cluster.knobs.stop_grace_seconds,
         docker=tuple(_docker_restarts(cluster, facts)),
         ends_ranks=any(_may_hold_a_rank(facts[name]) for name in _docker_restarts(cluster, facts)),
-        rails=tuple(_rail_pauses(cluster, facts, wanted)),
+        rails=pauses,
         warnings=tuple(warnings),
         is_hashed=wanted.identities is not None,
         way_back=_way_back(cluster, facts, wanted, status, held, rows_due),
     )
+
+
+def _rails_that_were_found(cluster: Cluster) -> Iterator[str]:
+    """Rails that nobody stated, for whoever is to agree to them before they are set up."""
+    if all(node.rails for node in cluster.settings.nodes):
+        return
+    for number in range(len(cluster.head.rails)):
+        ends = ", ".join(
+            f"{node.name} {node.rails[number].netdev} {node.rails[number].address}" for node in cluster.nodes
+        )
+        yield f"Rail {number}, found and not stated: {ends}."
 
 
 # What a rollback finds

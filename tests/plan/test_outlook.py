@@ -24,6 +24,7 @@ from spec.capacity import estimate
 from spec.cluster import Cluster
 from spec.knobs import Cost
 from spec.render import engine_hash, netplan_text, rank_text, service_text
+from spec.resolve import resolve
 from tests import repository
 from tests.plan import cases
 from tests.plan.cases import Case
@@ -120,6 +121,25 @@ def test_the_rails_pause() -> None:
         "The rails of spark-a, spark-b are set up anew: traffic over them pauses, and answers with it.",
         "A pair that serves is not restarted.",
     ]
+
+
+def test_rails_that_were_found_are_named() -> None:
+    """Nobody stated them, so whoever agrees to the plan is told which they are."""
+    stated = pair.cluster()
+    unstated = pair.settings(head=pair.node(pair.HEAD, rails=None), worker=pair.node(pair.WORKER, rails=None))
+    cluster = resolve(unstated, pair.FACTS, {node.name: node.rails for node in stated.nodes})
+    world = fresh(cluster)
+    wanted = Wanted(
+        engine=None,
+        identities=None,
+        rank_texts=tuple(rank_text(cluster, node) for node in cluster.nodes),
+        service_text=service_text(cluster),
+        rail_texts=tuple(netplan_text(cluster, node) for node in cluster.nodes),
+    )
+    assert outlook(cluster, world.facts(), wanted, (), ()).notes == (
+        "Rail 0, found and not stated: spark-a enp1s0f0np0 10.200.0.1/24, spark-b enp1s0f1np1 10.200.0.2/24.",
+        "Rail 1, found and not stated: spark-a enP2p1s0f0np0 10.200.1.1/24, spark-b enP2p1s0f1np1 10.200.1.2/24.",
+    )
 
 
 def test_a_drift_is_no_setting() -> None:

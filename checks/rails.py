@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from ipaddress import IPv4Interface
 
 from checks import masters
 from checks.verdict import Verdict, broken, holds, unknown
 from facts.values import Link, NodeFacts, Unknown
 from spec.cluster import Cluster, Node, Rail
+from spec.discovery import written
 from spec.objects import NETPLAN_FILE
 
 
@@ -19,7 +21,7 @@ def can_be_set_up(cluster: Cluster, node: Node, seen: NodeFacts) -> Iterator[Ver
         return
     for number, rail in enumerate(node.rails):
         yield from _exists(node, number, rail, seen, links)
-        yield from _address_is_free(node, number, rail, links)
+        yield from _address_is_free(node, number, rail, links, _ours(seen))
     yield from masters.nobody_else(cluster, node, seen)
     yield from _management(node, links)
     if isinstance(seen.tools, Unknown):
@@ -64,11 +66,22 @@ def _exists(node: Node, number: int, rail: Rail, seen: NodeFacts, links: Mapping
         )
 
 
-def _address_is_free(node: Node, number: int, rail: Rail, links: Mapping[str, Link]) -> Iterator[Verdict]:
+def _ours(seen: NodeFacts) -> frozenset[tuple[str, IPv4Interface]]:
+    """What our own file gives to netdevs: such an address goes when the rails are moved to others."""
+    text = {} if isinstance(seen.texts, Unknown) else seen.texts
+    found = text.get(NETPLAN_FILE)
+    return frozenset(written(found)) if isinstance(found, str) else frozenset()
+
+
+def _address_is_free(
+    node: Node, number: int, rail: Rail, links: Mapping[str, Link], ours: frozenset[tuple[str, IPv4Interface]]
+) -> Iterator[Verdict]:
     for link in links.values():
         if link.name == rail.netdev:
             continue
         for address in link.addresses:
+            if (link.name, address) in ours:
+                continue
             if address.ip == rail.ip:
                 yield broken(
                     node.name,

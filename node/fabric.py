@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -181,6 +182,7 @@ class Guard:
             _put(json.dumps(self._look(wanted)), where.before)
         for name, edit in wanted.adopted.items():
             _put(edit.text, where.run / name)
+        former = self._former(wanted)
         _put(_text(where.staged), where.trial)
         self.call(["netplan", "generate"])
         rails = [rail.netdev for rail in wanted.rails]
@@ -199,6 +201,25 @@ class Guard:
             for address in held[rail.netdev]:
                 if address != rail.ip:
                     self.call(["ip", "address", "delete", address, "dev", rail.netdev])
+        # networkd lets go of a netdev that no file names any more, and leaves it as it is.
+        for netdev in former:
+            for address in held[netdev]:
+                if address in former[netdev]:
+                    self.call(["ip", "address", "delete", address, "dev", netdev])
+
+    def _former(self, wanted: Wanted) -> dict[str, list[str]]:
+        """Netdevs that our file sets up now and will not any more, with their addresses there: the cable was moved."""
+        file = self.places.etc / NAME
+        found: dict[str, list[str]] = {}
+        netdev = ""
+        for line in _text(file).splitlines() if file.exists() else []:
+            if matched := re.fullmatch(r' {4}"(\S+)":', line):
+                netdev = matched[1]
+            elif netdev and (matched := re.fullmatch(r' {6}addresses: \["(\S+)"\]', line)):
+                found[netdev] = [matched[1]]
+        rails = {rail.netdev for rail in wanted.rails}
+        links = self._links() if set(found) - rails else {}
+        return {name: those for name, those in found.items() if name in links and name not in rails}
 
     def _look(self, wanted: Wanted) -> dict[str, Any]:
         """What is to be as it was."""
@@ -213,7 +234,7 @@ class Guard:
             "routes": self._routes(management) if management else [],
             "links": {
                 name: {"addresses": held[name], "mtu": links[name]["mtu"]}
-                for name in [*rails, *([management] if management else [])]
+                for name in [*rails, *self._former(wanted), *([management] if management else [])]
                 if name in links
             },
             "managed": managed,

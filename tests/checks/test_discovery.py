@@ -7,6 +7,7 @@ from ipaddress import IPv4Interface
 
 import pytest
 
+from checks import rails
 from checks.check import Sight
 from checks.discovery import CHECKS, looks, pool
 from checks.verdict import Verdict
@@ -114,3 +115,19 @@ def test_a_network_that_is_stated_is_insisted_on() -> None:
     assert not pool(pair.settings(pair.UPSTREAM)).insisted
     stated = pool(pair.settings({**pair.UPSTREAM, "rail_network": "10.99.0.0/16"}))
     assert (str(stated.network), stated.insisted) == ("10.99.0.0/16", True)
+
+
+@pytest.mark.report("NET-03")
+def test_an_address_that_our_own_file_gives_moves_with_the_rail() -> None:
+    """The cable is in the other port now; on a netdev that our file does not name, the address is somebody else's."""
+    here = converged(pair.cluster(pair.UPSTREAM))
+    seen = facts(here)["spark-a"]
+    head = here.cluster.head
+    moved = head.model_copy(
+        update={"rails": tuple(rail.model_copy(update={"netdev": f"{rail.netdev[:-3]}1np1"}) for rail in head.rails)}
+    )
+    said = [verdict.statement for verdict in rails.can_be_set_up(here.cluster, moved, seen)]
+    assert not [line for line in said if "is on enp1s0f0np0 already" in line], said
+    without = replace(seen, texts={NETPLAN_FILE: None})
+    said = [verdict.statement for verdict in rails.can_be_set_up(here.cluster, moved, without)]
+    assert "rail 0: its address 10.200.0.1 is on enp1s0f0np0 already" in said

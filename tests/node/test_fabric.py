@@ -369,3 +369,24 @@ def test_a_file_that_changed_meanwhile_is_left_alone(node: Node, when: str) -> N
 def test_a_program_that_fails_says_what_it_said() -> None:
     with pytest.raises(FabricError, match=r"^sh -c echo why >&2; exit 3 exited 3: why$"):
         fabric.run(["sh", "-c", "echo why >&2; exit 3"])
+
+
+def moved(node: Node) -> None:
+    """Our file in force is of the other port, which still has its address."""
+    old = 'network:\n  ethernets:\n    "enp1s0f1np1":\n      addresses: ["10.200.0.1/24"]\n      mtu: 9000\n'
+    (node.places.etc / fabric.NAME).write_text(old)
+    node.links["enp1s0f1np1"] = link(RAIL.ip, RAIL.mtu)
+    node.links["enp1s0f1np1"]["addr_info"].append({"local": "10.9.9.9", "prefixlen": 24})
+
+
+@pytest.mark.report("NET-03")
+def test_a_rail_that_moves_to_another_port_leaves_its_address(tmp_path: Path) -> None:
+    """And nothing else of the port that it leaves; taken back it has it again."""
+    node = Node(tmp_path)
+    moved(node)
+    guard = Guard(node.places, node.call, pause=lambda seconds: None, clock=lambda: 0.0)
+    guard.apply(Wanted(MANAGEMENT, [RAIL]))
+    assert node.calls[-1] == "ip address delete 10.200.0.1/24 dev enp1s0f1np1"
+    assert [info["local"] for info in node.links["enp1s0f1np1"]["addr_info"]] == ["fe80::1", "10.9.9.9"]
+    guard.restore()
+    assert "10.200.0.1" in [info["local"] for info in node.links["enp1s0f1np1"]["addr_info"]]

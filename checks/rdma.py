@@ -153,6 +153,8 @@ def locked_memory(sight: Sight) -> Iterator[Verdict]:
     """RDMA locks the memory that it sends from. The launch asks for all that it needs, whatever Docker's own limit is;
     that a daemon without root cannot give it is said with Docker's side."""
     for name, seen in sight.usable():
+        if not all(node.rails for node in sight.cluster.nodes):
+            return  # there is no launch without them
         container = sight.cluster.launch(sight.cluster.node(name)).container
         lacks = [" ".join(words) for words in (MEMLOCK, CAPABILITY, DEVICE) if words not in container]
         side = seen.host.docker

@@ -20,6 +20,7 @@ PASSED_ON = {
     "pyinfra": "run pyinfra on the control machine, from lab/: pyinfra ARGS inventory.py ../deploy.py",
     "plan": "run plan.py on the control machine, with the lab's inventory",
     "verify": "run verify.py likewise, for its --deep",
+    "doctor": "run doctor.py likewise",
     "lock": "run lock.py likewise; it writes lab/sparkpair.lock",
 }
 """Commands of which everything that follows is another program's."""
@@ -157,7 +158,7 @@ def dispatch(arguments: argparse.Namespace) -> int:
         become(inside(settings.CONTROL_NAMESPACE, *(arguments.words or ["bash"])))
     if verb == "pyinfra":
         become(pyinfra_command(arguments.words), str(settings.SOURCE))
-    if verb in ("plan", "verify", "lock"):
+    if verb in ("plan", "verify", "doctor", "lock"):
         program = inside(settings.CONTROL_NAMESPACE, installed("python"), f"../{verb}.py", *arguments.words)
         become(program, str(settings.SOURCE))
     if verb == "reboot":

@@ -18,7 +18,8 @@ def sight(run: Run) -> Sight:
         cluster=run.cluster,
         facts=facts,
         starts=starts(run),
-        wanted=_wanted(run),
+        # Without rails there is no launch that could be wanted; that there are none is said by itself.
+        wanted=_wanted(run) if _has_rails(run) else None,
         talk=run.talk,
     )
 
@@ -29,10 +30,15 @@ def starts(run: Run) -> bool:
     try:
         now = pair.accepted(facts[run.cluster.head.name])
         # Without one of the nodes the wanted hash is not known, and it is refused in any case.
-        engine = wanted.engine(run) if all(access.usable(seen) for seen in facts.values()) else now.engine
+        is_known = _has_rails(run) and all(access.usable(seen) for seen in facts.values())
+        engine = wanted.engine(run) if is_known else now.engine
         return pair.todo(now, engine) is not pair.Todo.NOTHING
     except UnknownFact:
         return True
+
+
+def _has_rails(run: Run) -> bool:
+    return all(node.rails for node in run.cluster.nodes)
 
 
 def _wanted(run: Run) -> Wanted:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from checks import api_key, converged, deep, image, memory, nfs, rails
 from checks.check import Check, Sight, Wanted, When, each, together
-from checks.verdict import Verdict
-from facts.values import NodeFacts
+from checks.verdict import Verdict, unknown
+from facts.values import NodeFacts, Unknown
 from spec.cluster import Node
 
 RUNS = frozenset({When.VERIFY, When.DOCTOR})
@@ -24,6 +24,14 @@ def _as_wanted(
                 yield from judge(sight, sight.wanted, sight.cluster.node(name), facts)
 
     return judged
+
+
+def _is_known(sight: Sight) -> Iterator[Verdict]:
+    """Files and launches name the rails of all nodes."""
+    for node in sight.cluster.nodes:
+        if not node.rails and not sight.whole:
+            reason = Unknown("the inventory states none, and the nodes cannot be asked together")
+            yield unknown(node.name, "its rails, and so what is wanted of the pair,", reason)
 
 
 def _ranks(sight: Sight) -> Iterator[Verdict]:
@@ -55,6 +63,7 @@ CHECKS: tuple[Check, ...] = (
         RUNS,
         ("NET-09", "NET-17", "GID-02", "GID-03", "GID-05"),
     ),
+    Check("pair.wanted", "Is it known what is wanted on every node?", _is_known, RUNS),
     Check(
         "node.files",
         "Are the files, programs and units there as wanted?",

@@ -82,7 +82,9 @@ def _packets(sight: Sight) -> Iterator[Verdict]:
         node, said = sight.cluster.node(name), sight.talk.said.get(name)
         if said is None or (said.trouble and not said.paths):
             if node.rails:
-                yield unknown(name, "what passes its rails", Unknown(said.trouble if said else "it was not asked"))
+                yield unknown(
+                    name, "what passes its rails", Unknown(said.trouble if said else "no other node takes part")
+                )
             continue
         tried = {(path.netdev, path.peer): path for path in said.paths}
         for peer in sight.cluster.peers(node):

@@ -53,6 +53,18 @@ def pc(host: Host, plugged: bool) -> None:
         ip(CONTROL_NAMESPACE, "link", "set", spare_end(host, end.number), "up" if plugged else "down")
 
 
+def move(host: Host, spare: bool) -> None:
+    """Put the host's end of the pair's cable into its other port, or back into the first one."""
+    for end in host.rails:
+        first, other = far_end(host, end.number), spare_end(host, end.number)
+        pulled, plugged = (first, other) if spare else (other, first)
+        ip(CONTROL_NAMESPACE, "link", "set", pulled, "nomaster")
+        ip(CONTROL_NAMESPACE, "link", "set", pulled, "down")
+        ip(CONTROL_NAMESPACE, "link", "set", plugged, "mtu", RAIL_CABLE_MTU)
+        ip(CONTROL_NAMESPACE, "link", "set", plugged, "master", f"rail{end.number}")
+        ip(CONTROL_NAMESPACE, "link", "set", plugged, "up")
+
+
 def create_control() -> None:
     """Make the control namespace: the management switch, the control machine's address, the rails' cables."""
     run("ip", "netns", "add", CONTROL_NAMESPACE)

@@ -78,6 +78,29 @@ def pulled() -> str:
     return "no row for the rails while the cables are out, nothing to do afterwards"
 
 
+def moved() -> str:
+    """NET-03: the head's end of the cable is put into its other port while the pair serves."""
+    with inventory("found"):
+        converge()
+        network.move(HEAD, True)
+        try:
+            run = pair.deploy(*contract())
+            assert run.code == 0, run.text[-1500:]
+            assert "the rails move to" in " ".join(run.text.split()), run.text[-2500:]
+            held = pair.on(HEAD, "ip -4 -o address show")
+            for old, new in zip(HEAD.rails, HEAD.spare, strict=True):
+                assert f" {new.netdev} " in held and f" {old.netdev} " not in held, held
+                pair.on(HOSTS["worker"], f"ping -c 1 -W 2 -M do -s 8972 10.200.{new.number}.{HEAD.number}")
+            pair.wait_running()
+            assert pair.dry(*contract()).plan == {}
+        finally:
+            network.move(HEAD, False)
+        converge()
+    return (
+        "the rails follow with their addresses, the old port keeps none; nothing planned again, and so on the way back"
+    )
+
+
 def stated_dark() -> str:
     """NET-03: the inventory states the port that has no cable."""
     converge()
@@ -95,5 +118,6 @@ def stated_dark() -> str:
 ROWS = [
     Row("rails that the inventory leaves out", "contract", left_out),
     Row("found rails whose cables are pulled", "contract", pulled),
+    Row("found rails whose cable is moved", "contract", moved),
     Row("the inventory states the port without a cable", "contract", stated_dark),
 ]

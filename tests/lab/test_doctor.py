@@ -133,13 +133,12 @@ def test_a_row_that_moves_after_the_start() -> None:
 
 
 @contextlib.contextmanager
-def saying(line: str) -> Iterator[None]:
-    """That line in the log of each rank that the worker starts meanwhile, from inside of its container."""
+def saying(line: str, variable: str) -> Iterator[None]:
+    """That line in the log of each rank with that variable that the worker starts meanwhile, from inside of it."""
     program = (
-        "former=$(docker ps -q --filter label=sparkpair.rank); while sleep 0.2; do "
-        "now=$(docker ps -q --filter label=sparkpair.rank); "
-        f'if [ -n "$now" ] && [ "$now" != "$former" ]; then docker exec $now sh -c "echo \'{line}\' >/proc/1/fd/1" '
-        "&& former=$now; fi; done"
+        "former=; while sleep 0.2; do now=$(docker ps -q --filter label=sparkpair.rank); "
+        f'if [ -n "$now" ] && [ "$now" != "$former" ] && docker inspect $now | grep -q {variable}; then '
+        f"docker exec $now sh -c \"echo '{line}' >/proc/1/fd/1\" && former=$now; fi; done"
     )
     talker = subprocess.Popen(hosts.exec_command(WORKER, program), stdin=subprocess.DEVNULL)
     try:
@@ -155,7 +154,7 @@ def test_ranks_that_talk_over_tcp_do_not_pass() -> None:
     slow = ("--data", 'engine_env=["CONTRACT_START_SECONDS=6"]')
     allowed = ("--data", "allow_tcp=True", *slow)
     good = pair.status()["accepted"]
-    with saying(SOCKET):
+    with saying(SOCKET, "CONTRACT_START_SECONDS"):
         run = pair.deploy(*use("contract", *slow))
         assert run.code == 1
         assert "rank 1: NCCL sends over TCP, not by RDMA" in run.text

@@ -21,8 +21,8 @@ from spec.objects import OBJECTS, Life, Object, Sort, Taking
 from tests.unit import pair
 
 NODE = pair.cluster().head
-STAYS = ("/etc/sparkpair", "/etc/sparkpair/secrets")
-"""Directories of ours that the operator's key keeps."""
+STAYS = ("/etc/sparkpair", "/etc/sparkpair/secrets", "/var/lib/sparkpair", "/var/lib/sparkpair/rails")
+"""Directories of ours that the operator's key keeps, and the files of others that rails were taken over from."""
 
 
 def asked(root: Path) -> dict[str, Any]:

@@ -111,8 +111,9 @@ class Far:
         to.wfile.write(part[:100])
         to.wfile.flush()
         self.gate.wait(5)
-        to.wfile.write(part[100:])
+        # Counted first: whoever has read the last byte looks at once.
         self.sent[wanted] = self.sent.get(wanted, 0) + len(part)
+        to.wfile.write(part[100:])
         to.close_connection = fault == "cut"
 
     def reply(self, to: Any, code: int, body: bytes, headers: dict[str, str] | None = None) -> None:

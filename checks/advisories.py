@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from checks.check import BEFORE_AND_DOCTOR, DOCTOR_ALONE, Check, Sight, When
 from checks.content import amount
-from checks.verdict import Verdict, holds, told
+from checks.verdict import Verdict, told
 from facts.values import NodeFacts, Unknown
 
 MIB = 2**20
@@ -135,15 +135,11 @@ ADVISORIES = (
 
 def _check(advisory: Advisory) -> Check:
     def judge(sight: Sight) -> Iterator[Verdict]:
-        concerned = False
         for name, seen in sight.usable():
             what = advisory.seen(seen)
             if what:
-                concerned = True
                 fix = advisory.fix + "".join(f"\n{source}" for source in advisory.sources)
                 yield told(name, f"{what}: {advisory.known}", fix)
-        if not concerned:
-            yield holds("", f"no node is concerned by {advisory.name}")
 
     return Check(advisory.name, f"Is a node concerned: {advisory.known}?", judge, advisory.when, advisory.reports)
 

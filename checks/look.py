@@ -11,6 +11,8 @@ from facts.host import NOT_ASKED
 from facts.values import NodeFacts, Unknown
 
 T = TypeVar("T")
+PACKAGES = {"fwupdmgr": "fwupd", "ibv_devinfo": "ibverbs-utils", "lspci": "pciutils"}
+"""Of tools that have another name than their package."""
 
 
 def look(
@@ -24,8 +26,14 @@ def look(
         if not isinstance(value, Unknown):
             found[name] = (seen, value)
         elif value != NOT_ASKED:
-            unread.append(Verdict(name, f"{what} could not be read: {value.reason}", None, "look at it there", True))
+            text = f"{what} could not be read: {value.reason}"
+            unread.append(Verdict(name, text, None, _remedy(value.reason), True))
     return found, unread
+
+
+def _remedy(reason: str) -> str:
+    tool, _, rest = reason.partition(" ")
+    return f"sudo apt-get install {PACKAGES.get(tool, tool)}" if rest == "is not installed" else "look at it there"
 
 
 def at_start(judge: Callable[[Sight], Iterable[Verdict]]) -> Callable[[Sight], Iterable[Verdict]]:

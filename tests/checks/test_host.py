@@ -87,6 +87,13 @@ def test_firmware_that_waits_is_told() -> None:
     ]
     seen = sight(sound(firmware=devices[1:]), sound(firmware=()))
     assert statements(host.pending(seen)) == [f"{HEAD}: no firmware waits for it (1 devices)"]
+    without = sound(firmware=Unknown("fwupdmgr is not installed"))
+    [unread] = [one for one in host.pending(sight(worker=without)) if one.where == WORKER]
+    assert (unread.statement, unread.fix, unread.told) == (
+        "its firmware could not be read: fwupdmgr is not installed",
+        "sudo apt-get install fwupd",
+        True,
+    )
 
 
 @pytest.mark.report("KRN-04")

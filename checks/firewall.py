@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
@@ -157,11 +157,35 @@ def _nft(rule: str, one: Opening) -> bool:
         r"\bdport\b|--dports?\b|\bct state\b|--c?t?state", rule
     ):
         return False
-    names = re.findall(r"""(?:iifname|iif|-i) "?([^\s"]+)""", rule)
-    if names:
-        return any(fnmatch.fnmatchcase(one.rail.netdev, name.replace("+", "*")) for name in names)
-    places = re.findall(r"(?:ip saddr|-s) (@?[\w./]+)", rule)
-    return any(place.startswith("@") or _holds(place, one.peer) for place in places)
+    names = [_fits(found, lambda name: _is_name(name, one.rail.netdev)) for found in _NETDEVS.finditer(rule)]
+    places = [_fits(found, lambda place: _is_within(place, one.peer)) for found in _SOURCES.finditer(rule)]
+    told = [*names, *places]
+    return all(told) if told else "--match-set" in rule
+
+
+_WHICH = r' (?P<not>!= )?(?:vmap )?(?P<those>\{[^}]*\}|"[^"]*"|\S+)'
+_NETDEVS = re.compile(r"(?P<but>! )?(?:\biifname|\biif|-i)" + _WHICH)
+_SOURCES = re.compile(r"(?P<but>! )?(?:\bip saddr|-s)" + _WHICH)
+
+
+def _fits(found: re.Match[str], is_it: Callable[[str], bool]) -> bool:
+    """Whether a condition may hold: of one word, of those in braces, of a named set, or of all others."""
+    if found["those"].startswith("@"):
+        return True
+    words = [word.partition(":")[0].strip(' "') for word in found["those"].strip("{}").split(",")]
+    return any(map(is_it, words)) is not bool(found["not"] or found["but"])
+
+
+def _is_name(name: str, netdev: str) -> bool:
+    return fnmatch.fnmatchcase(netdev, name.replace("+", "*"))
+
+
+def _is_within(place: str, address: IPv4Address) -> bool:
+    low, dash, high = place.partition("-")
+    try:
+        return IPv4Address(low) <= address <= IPv4Address(high) if dash else _holds(place, address)
+    except ValueError:
+        return False
 
 
 def _zone(firewall: Firewall, netdev: str) -> str:

@@ -76,11 +76,12 @@ def nobody_else(cluster: Cluster, node: Node, seen: NodeFacts) -> Iterator[Verdi
                 )
         elif one.file in plan.odd:
             why = f"; adopt_rails leaves that file alone: {plan.odd[one.file]}" if adopts else ""
-            yield broken(
-                node.name,
-                statement,
-                f"take {one.netdev} out of {one.file} (the deploy then sets it up), or state other rails{why}",
+            fix = (
+                f"have {one.id} in {one.file} name the netdevs that it is for, under match: name"
+                if _is_pattern(seen, one)
+                else f"take {one.netdev} out of {one.file} (the deploy then sets it up)"
             )
+            yield broken(node.name, statement, f"{fix}, or state other rails{why}")
         elif not adopts:
             yield broken(
                 node.name,
@@ -165,6 +166,12 @@ def _is_ours(seen: NodeFacts) -> bool:
 def _is_without_effect(node: Node, seen: NodeFacts, one: Definition) -> bool:
     """A profile of a rail that is ours already, and that NetworkManager keeps its hands off."""
     return _is_ours(seen) and one.netdev not in managing(node, seen)
+
+
+def _is_pattern(seen: NodeFacts, one: Definition) -> bool:
+    """Whether the netdev, which is meant, stands nowhere in the file, so that nobody can take it out."""
+    texts = {} if isinstance(seen.host.network_texts, Unknown) else seen.host.network_texts
+    return one.kind == "netplan" and not one.named and one.file in texts and one.netdev not in texts[one.file]
 
 
 def _lines(seen: NodeFacts, one: Definition) -> str:

@@ -36,7 +36,7 @@ KINDS = (*((place, ".yaml") for place in NETPLAN), *((place, ".network") for pla
 # Of a profile of NetworkManager only these sections are read: others may hold the password of a wireless network.
 SECTIONS = ("connection", "match", "ethernet", "802-3-ethernet", "ipv4", "ipv6", ".nmmeta")
 SECRET = re.compile(
-    r"""(?P<key>["']?[\w-]*(?:password|passphrase|psk|secret|private|wep-key\d?|\bpin|key)["']?\s*[:=])"""
+    r"""(?P<key>["']?[\w-]*(?:(?:password|passphrase|psk)(?:-raw)?|secrets?|private|shared|wep-key\d?|\bpin|key|token)["']?\s*[:=])"""
     r"""(?P<value>\s*(?:"[^"]*"|'[^']*'|[^\s,}{\[][^,}]*|$))""",
     re.IGNORECASE,
 )

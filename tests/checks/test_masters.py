@@ -95,11 +95,23 @@ def test_what_is_for_its_owner_to_edit(change: dict[str, Any], file: str | None,
     one = dataclasses.replace(RAIL, **change)
     seen = sight(node, cluster, definitions=(one,), network_texts={one.file: file} if file else {})
     [verdict] = masters.nobody_else(cluster, node, seen)
-    assert verdict.fix == (
-        f"take enp1s0f1np1 out of {one.file} (the deploy then sets it up), or state other rails; "
-        f"adopt_rails leaves that file alone: {why}"
-    )
+    way = f"take enp1s0f1np1 out of {one.file} (the deploy then sets it up)"
+    assert verdict.fix == f"{way}, or state other rails; adopt_rails leaves that file alone: {why}"
     assert masters.adoption(node, seen).texts == {}
+
+
+def test_a_pattern_has_no_netdev_that_could_be_taken_out() -> None:
+    """As NetworkManager writes a profile of no netdev in particular into netplan's own directory."""
+    cluster, node = pair(adopt_rails=True)
+    text = "network:\n  ethernets:\n    NM-1:\n      renderer: NetworkManager\n      match: {}\n      dhcp4: true\n"
+    one = dataclasses.replace(RAIL, file="/etc/netplan/90-NM-1.yaml", line=3, id="NM-1", named=False)
+    [verdict] = masters.nobody_else(
+        cluster, node, sight(node, cluster, definitions=(one,), network_texts={one.file: text})
+    )
+    assert verdict.fix == (
+        "have NM-1 in /etc/netplan/90-NM-1.yaml name the netdevs that it is for, under match: name, or state other "
+        "rails; adopt_rails leaves that file alone: what it says is about more than one netdev"
+    )
 
 
 def test_a_file_about_another_port_is_nobodys_business() -> None:
@@ -206,6 +218,17 @@ OPEN_1 = "allow in on enP2p1s0f1np1 from 10.200.1.1 to 10.200.1.2"
         ("nftables", ("inet filter input: policy drop", 'inet filter input: iifname "enp1s0f1*" accept'), [1]),
         ("nftables", ("inet filter input: ip saddr 10.200.0.0/16 accept",), []),
         ("nftables", ("inet filter input: ip saddr @peers accept",), []),
+        ("nftables", (f'inet filter input: iifname {{ "{RAILS[0]}", "{RAILS[1]}" }} accept',), []),
+        ("nftables", (f'inet filter input: iifname {{ "lo", "{RAILS[1]}" }} accept',), [0]),
+        ("nftables", ('inet filter input: iifname != "enP7s7" accept',), []),
+        ("nftables", (f'inet filter input: iifname != "{RAILS[0]}" accept',), [0]),
+        ("nftables", ("inet filter input: iifname @rails accept",), []),
+        ("nftables", (f'inet filter input: iifname vmap {{ "lo" : accept, "{RAILS[0]}" : accept }}',), [1]),
+        ("nftables", ("inet filter input: ip saddr { 10.200.0.0/16, 192.168.0.0/24 } accept",), []),
+        ("nftables", ("inet filter input: ip saddr 10.200.0.1-10.200.255.9 accept",), []),
+        ("nftables", ('inet filter input: iifname "enp1*" ip saddr 192.168.0.0/24 accept',), [0, 1]),
+        ("nftables", ("iptables -P INPUT DROP", "iptables -A INPUT ! -i enP7s7 -j ACCEPT"), []),
+        ("nftables", ("iptables -P INPUT DROP", "iptables -A INPUT -m set --match-set x src -j ACCEPT"), []),
         ("nftables", ("inet filter input: ct state established,related accept",), [0, 1]),
         ("nftables", ("inet filter input: iifname lo accept",), [0, 1]),
         ("nftables", ("iptables -P INPUT DROP", "iptables -A INPUT -i enp+ -j ACCEPT"), [1]),

@@ -135,7 +135,8 @@ def test_no_password_leaves_a_node(root: Path) -> None:
         "      auth:\n        password: |\n          geheim-8\n\n          geheim-9\n"
         "        psk:\n          geheim-10\n"
         '        secret: "geheim-11\n          geheim-12"\n        done: 1\n'
-        "  tunnels: {wg0: {key: {private: geheim-13}, keys: {private: 'geheim-14'}}}\n",
+        "  tunnels:\n    wg0: {key: {private: geheim-13}, keys: {private: 'geheim-14'}}\n"
+        "    wg1:\n      peers:\n      - keys:\n          public: abc\n          shared: geheim-15\n",
     )
     put(
         root / "etc/NetworkManager/system-connections/w.nmconnection",

@@ -66,7 +66,7 @@ def openings(cluster: Cluster, node: Node) -> list[Opening]:
     return [
         Opening(rail, theirs.ip)
         for peer in cluster.peers(node)
-        for rail, theirs in zip(node.rails, peer.rails, strict=True)
+        for rail, theirs in zip(node.rails, peer.rails, strict=False)
     ]
 
 
@@ -81,7 +81,7 @@ def closed(cluster: Cluster, node: Node, seen: NodeFacts) -> list[Opening]:
 def lets_in(cluster: Cluster, node: Node, seen: NodeFacts, *, before: bool = True) -> Iterator[Verdict]:
     """A statement where a firewall is at work. `before` a deploy it is no trouble where that opens it."""
     firewall = seen.host.firewall
-    if not isinstance(firewall, Firewall) or not firewall.drops:
+    if not isinstance(firewall, Firewall) or not firewall.drops or not openings(cluster, node):
         return
     shut = closed(cluster, node, seen)
     if not shut:

@@ -40,6 +40,7 @@ SECRET = re.compile(
     r"""(?P<value>\s*(?:"[^"]*"|'[^']*'|[^\s,}{\[][^,}]*|$))""",
     re.IGNORECASE,
 )
+DAEMON_SETTINGS = "/etc/docker/daemon.json"
 TEXTS = (
     "/etc/os-release",
     "/etc/dgx-release",
@@ -49,7 +50,7 @@ TEXTS = (
     "/sys/class/dmi/id/bios_version",
     "/sys/class/dmi/id/bios_date",
     "/etc/nccl.conf",
-    "/etc/docker/daemon.json",
+    DAEMON_SETTINGS,
     "/etc/ufw/ufw.conf",
     "/etc/default/ufw",
     "/etc/ufw/user.rules",
@@ -75,7 +76,10 @@ def finish(tools: Any, home: str, user: str) -> dict[str, Any]:
     """Everything that was seen, raw; a part that failed is {"error": why}."""
     answer: dict[str, Any] = {"level": tools.level, "kernel": os.uname().release, "page": os.sysconf("SC_PAGE_SIZE")}
     parts = {
-        "texts": lambda: {path: probe._guarded(functools.partial(_text, path)) for path in TEXTS},
+        "texts": lambda: {
+            path: probe._guarded(functools.partial(_settings if path == DAEMON_SETTINGS else _text, path))
+            for path in TEXTS
+        },
         "hcas": _hcas,
         "netdevs": _netdevs,
         "devices": _devices,
@@ -255,6 +259,22 @@ def _text(path: str) -> Any:
             return stream.read(FILE_BYTES).decode("utf-8", "replace")
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def _settings(path: str) -> Any:
+    """What Docker's settings say of runtimes; a proxy or a log in them may have a password."""
+    import json
+
+    text = _text(path)
+    if not text or not text.strip():
+        return text
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        return re.sub(r'"[^"\n]*"?', '""', text)  # its form, which is wrong
+    return json.dumps({name: value for name, value in found.items() if name == "runtimes"})
 
 
 def _network() -> dict[str, Any]:

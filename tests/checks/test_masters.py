@@ -243,6 +243,14 @@ def test_whom_a_firewall_keeps_out(manager: str, rules: tuple[str, ...], shut: l
     assert firewall.closed(cluster, node, seen) == []
 
 
+def test_a_firewall_beside_rails_that_one_node_alone_has() -> None:
+    """As doctor finds them after a first deploy that was cut off."""
+    cluster, node = pair()
+    seen = sight(node, cluster, firewall=Firewall("ufw", True, ()))
+    bare = dataclasses.replace(cluster, nodes=(cluster.head.model_copy(update={"rails": ()}), *cluster.workers))
+    assert list(firewall.lets_in(bare, node, seen)) == []
+
+
 @pytest.mark.report("NET-21")
 def test_what_is_said_of_a_firewall() -> None:
     cluster, node = pair()

@@ -143,6 +143,8 @@ def test_no_password_leaves_a_node(root: Path) -> None:
         "[connection]\nid=w\ninterface-name=enp1s0f0np0\n[wifi-security]\npsk=geheim-5\n[802-1x]\npassword=geheim-6\n",
     )
     put(root / "home/spark/.docker/config.json", '{"currentContext": "far", "auths": {"x": {"auth": "geheim-7"}}}')
+    proxies = {"http-proxy": "http://me:geheim-16@proxy:3128"}
+    put(root / "etc/docker/daemon.json", json.dumps({"proxies": proxies, "runtimes": {"nvidia": {}}}))
     sent = raw()
     assert "geheim" not in json.dumps(sent)
     found = host_reading.read({"host": sent, "links": LINKS, "docker": {"answers": False}})
@@ -151,6 +153,9 @@ def test_no_password_leaves_a_node(root: Path) -> None:
     assert found.network_texts == {}
     assert isinstance(found.docker, DockerSide)
     assert found.docker.user_context == "far"
+    assert found.docker.settings_runtimes == ("nvidia",)
+    put(root / "etc/docker/daemon.json", '{"proxies": {"http-proxy": "http://me:geheim-17@proxy"},}')
+    assert "geheim" not in json.dumps(raw())
 
 
 def test_a_broken_file_is_named(root: Path) -> None:

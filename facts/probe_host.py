@@ -269,12 +269,9 @@ def _settings(path: str) -> Any:
     if not text or not text.strip():
         return text
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        return json.dumps({"runtimes": json.loads(text).get("runtimes")})
+    except (ValueError, AttributeError, RecursionError):
         return re.sub(r'"[^"\n]*"?', '""', text)  # its form, which is wrong
-    return json.dumps({name: value for name, value in found.items() if name == "runtimes"})
 
 
 def _network() -> dict[str, Any]:

@@ -302,17 +302,24 @@ def _network_file(path: str) -> dict[str, Any]:
 def _without_secrets(text: str) -> str:
     """The lines, with "hidden" for the value of whatever is called a password or a key, also of one that goes on in
     the lines below it."""
-    found, deeper = [], -1
+    found, deeper, quote = [], -1, ""
     for line, end in _lines(text):
         depth = len(line) - len(line.lstrip())
+        if quote:  # which ends where it is closed, however deep its lines are
+            quote = "" if quote in line else quote
+            found.append(end)
+            continue
         if deeper >= 0 and (not line.strip() or depth > deeper):
             found.append(end)
             continue
         deeper = -1
         for one in SECRET.finditer(line):
             value = one["value"].strip()
-            if not value or value[0] in "|>" or (value[0] in "\"'" and (len(value) < 2 or value[-1] != value[0])):
+            quoted = value[:1] in ("'", '"')
+            if not value or value[0] in "|>&!#" or (quoted and (len(value) < 2 or value[-1] != value[0])):
                 deeper = depth
+            if quoted and value.count(value[0]) == 1:
+                quote = value[0]
         hidden = SECRET.sub(r"\g<key> hidden", line)
         first = SECRET.search(line)
         # Outside of braces a comma is a part of the value.

@@ -158,6 +158,25 @@ def test_no_password_leaves_a_node(root: Path) -> None:
     assert "geheim" not in json.dumps(raw())
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        'password: "a\n\n  geheim"\ndone: 1\n',  # a quoted value may go on in lines that are less deep
+        "      password: 'a\n  geheim'\n",
+        "password: # of the house\n  geheim\n",
+        "password: &one\n  geheim\n",
+        "password: !!str\n  geheim\n",
+        "keys:\n  public: x\n  shared: geheim\n",
+        "keys: {public: x, shared: geheim}\n",
+    ],
+)
+def test_odd_forms_of_a_password_do_not_leave_a_node_either(lines: str) -> None:
+    told = probe_host._without_secrets(lines)
+    assert "geheim" not in told
+    assert told.count("\n") == lines.count("\n")
+    assert ("done" in told) == ("done" in lines)
+
+
 def test_a_broken_file_is_named(root: Path) -> None:
     port(root, "rocep1s0f0", "enp1s0f0np0", "0000:01:00.0")
     put(root / "etc/netplan/10-x.yaml", "network: [\n")

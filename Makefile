@@ -71,6 +71,7 @@ test: ## lab: everything in check, then one pass on the simulated pair (at most 
 	$(PYTHON) -m lab build; $(PYTHON) -m lab up; \
 	up=$$(date +%s); \
 	code=0; $(PYTHON) -m pytest tests -m "(lab or slow) and not chaos" -o timeout=1200 --durations=15 || code=$$?; \
+	EXAMPLES=100 $(PYTHON) -m pytest -q tests/unit tests/render || code=$$?; \
 	end=$$(date +%s); \
 	echo "make test: check $$((checked - start)) s, lab built and up $$((up - checked)) s," \
 	  "lab pass $$((end - up)) s, in all $$((end - start)) s"; \

@@ -15,7 +15,9 @@ from hypothesis import settings
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 # A failure that cannot be had again helps nobody; deadlines only measure how busy the computer is.
-settings.register_profile("sparkpair", deadline=None, derandomize=True, database=None)
+# `make test` asks for more examples of what most properties are about.
+EXAMPLES = int(os.environ.get("EXAMPLES", "40"))
+settings.register_profile("sparkpair", deadline=None, derandomize=True, database=None, max_examples=EXAMPLES)
 settings.load_profile("sparkpair")
 
 

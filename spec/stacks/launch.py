@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
 from types import MappingProxyType
 from typing import Literal
@@ -116,7 +117,7 @@ class Stack:
         filled = {name: known[name] for name in Knobs.model_fields if getattr(stated, name) is None and name in known}
         return Knobs.model_validate({**stated.model_dump(), **filled})
 
-    @property
+    @cached_property
     def variables(self) -> frozenset[str]:
         """Names of the variables that the launch sets before anything is stated."""
         return frozenset(name for name, _ in self.launch(self.effective(Knobs()), _ANY_SEAT).env)

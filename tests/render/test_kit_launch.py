@@ -400,7 +400,7 @@ VALUES = {
 }
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(stated=st.fixed_dictionaries({}, optional={name: st.sampled_from(values) for name, values in VALUES.items()}))
 def test_whatever_is_taken_launches_alike(tmp_path: Path, stated: dict[str, str]) -> None:
     """Any set of variables that a deploy would take, on both ranks."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from spec import render
@@ -125,14 +125,12 @@ def test_nothing_of_a_launch_is_dropped(everywhere: dict[str, Any]) -> None:
             }
 
 
-@settings(max_examples=60)
 @given(stated())
 def test_equal_launches_have_no_change(everywhere: dict[str, Any]) -> None:
     cluster = loaded(everywhere)
     assert changes(readings(cluster), readings(loaded(everywhere))) == ()
 
 
-@settings(max_examples=150)
 @given(stated(), st.data())
 def test_one_knob_turned_is_its_row(everywhere: dict[str, Any], data: st.DataObject) -> None:
     """With old and new value, and no other row but what follows from it; none where the launch stays the same."""
@@ -253,7 +251,6 @@ def test_a_damaged_manifest_is_not_read(text: str) -> None:
         read_identities(text)
 
 
-@settings(max_examples=100)
 @given(stated(), st.data())
 def test_the_keepers_knobs_are_read_back(everywhere: dict[str, Any], data: st.DataObject) -> None:
     """And one turned is its row, with no other."""

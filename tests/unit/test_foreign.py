@@ -160,7 +160,7 @@ VALUE = st.dictionaries(st.sampled_from(["mtu", "dhcp4", "addresses"]), st.one_o
 FILE = st.dictionaries(st.sampled_from(["a", "b", "c d", "on"]), VALUE, min_size=1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(FILE, st.data(), st.booleans(), st.sampled_from([None, False]))
 def test_what_is_left_reads_as_before(
     entries: dict[str, object], data: st.DataObject, version: bool, flow: bool | None
@@ -177,7 +177,7 @@ def test_what_is_left_reads_as_before(
     assert found == ({"network": network} if network else None)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(st.text(alphabet="network:ethernets a\n-{}[]#&*!|>'\"\t2", max_size=80))
 def test_any_text_is_edited_or_refused(text: str) -> None:
     try:

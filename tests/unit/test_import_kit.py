@@ -616,7 +616,7 @@ DEFAULT = st.builds(': "${{{}:={}}}"'.format, st.sampled_from(OF_THE_KIT), st.te
 TEXTS = st.text(max_size=80) | st.lists(LINE | DEFAULT, max_size=8).map("\n".join)
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     text=TEXTS,
     other=TEXTS,

@@ -132,7 +132,7 @@ class Failed(Exception):
 def _start(argv: list[str]) -> Any:
     try:
         return subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
         )
     except OSError as error:
         return Failed(f"{argv[0]}: {error.strerror}")

@@ -175,6 +175,10 @@ class Path:
         except OSError as error:
             self._end(error.strerror or str(error))
 
+    def is_under_way(self, now: float) -> bool:
+        """Whether a connection has not had its time yet: a peer that came late is no firewall."""
+        return self.socket is not None and self.tcp is None and now - self.since < TCP_SECONDS
+
     def give_up(self) -> None:
         """The time is over."""
         self.look()
@@ -243,7 +247,8 @@ class Talk:
         while True:
             now = time.monotonic()
             patient = all(ear.heard for ear in self.ears) or now - start > ALONE_SECONDS
-            if now - start > self.seconds or (patient and self._is_satisfied() and now - changed > QUIET_SECONDS):
+            over = now - start > self.seconds and not any(path.is_under_way(now) for path in self.paths)
+            if over or (patient and self._is_satisfied() and now - changed > QUIET_SECONDS):
                 break
             if now >= next_frame:
                 next_frame = now + SEND_SECONDS

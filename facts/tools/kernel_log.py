@@ -20,7 +20,7 @@ SIGNATURES = (
     ("oom-kill", re.compile(r"oom-kill:constraint=")),  # MEM-12
     ("oom-killed", re.compile(r"Out of memory: Killed process ")),  # MEM-12
     ("oom-invoked", re.compile(r" invoked oom-killer: ")),
-    ("pcie-fatal", re.compile(r"AER: .*[Ff]atal|PCIe Bus Error: severity=.*\((?:Fatal)\)")),  # HW-04
+    ("pcie-fatal", re.compile(r"AER: .*\(Fatal\)|PCIe Bus Error: severity=.*\(Fatal\)")),  # HW-04
     ("pcie-error", re.compile(r"AER: |PCIe Bus Error: ")),
     ("nic-power", re.compile(r"mlx5_core .*(?:[Dd]etected insufficient power|27W?\b.*[Pp]ower)")),  # NET-22
     (

@@ -60,6 +60,7 @@ def test_lines_of_the_kernel_that_mean_something() -> None:
     text = (
         "[ 1234.567890] spark-a kernel: NVRM: Xid (PCI:000f:01:00): 79, pid=1, GPU has fallen off the bus.\n"
         "[ 1235.5] spark-a kernel: pcieport 0000:00:00.0: AER: Multiple Uncorrected (Fatal) error received\n"
+        "[ 1235.6] spark-a kernel: pcieport 0000:00:00.0: AER: Uncorrected (Non-Fatal) error received: 0000:01:00.0\n"
         "[ 1236.5] spark-a kernel: usb 1-1: new device\n"
         "[ 3.25] kernel: mlx5_core 0000:01:00.0: Detected insufficient power on the PCIe slot (27W).\n"
     )
@@ -67,6 +68,7 @@ def test_lines_of_the_kernel_that_mean_something() -> None:
     assert [(line.signature, line.seconds) for line in found] == [
         ("gpu-xid", 1234.56789),
         ("pcie-fatal", 1235.5),
+        ("pcie-error", 1235.6),
         ("nic-power", 3.25),
     ]
     assert found[1].text == "pcieport 0000:00:00.0: AER: Multiple Uncorrected (Fatal) error received"

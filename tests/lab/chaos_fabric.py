@@ -71,13 +71,17 @@ def a_collective_that_hangs() -> str:
     pair.wait_for(lambda: not any(pair.containers().values()), 120, "the ranks' end")
     good = test("real", 0.1)
     assert good.code == 0 and "(gloo) ended well" in good.text, good.text[-1500:]
-    rule = f"iifname {WORKER.rails[0].netdev} tcp dport != {{ 22, 8732, 8733 }} tcp flags & (syn | ack) == syn drop"
-    pair.on(WORKER, "nft add table inet hindrance && nft add chain inet hindrance input "
-            f"'{{ type filter hook input priority 0; }}' && nft add rule inet hindrance input '{rule}'")  # fmt: skip
+    # On both: which of the two connects to the other is gloo's choice.
     try:
+        for host in (HEAD, WORKER):
+            ports = "tcp dport != { 22, 8732, 8733 } tcp flags & (syn | ack) == syn drop"
+            pair.on(host, "nft add table inet hindrance && nft add chain inet hindrance input "
+                    "'{ type filter hook input priority 0; }' && "
+                    f"nft add rule inet hindrance input 'iifname {host.rails[0].netdev} {ports}'")  # fmt: skip
         hung = test("real", 0.1)
     finally:
-        pair.on(WORKER, "nft delete table inet hindrance")
+        for host in (HEAD, WORKER):
+            pair.on(host, "nft delete table inet hindrance")
     assert hung.code == 1 and f"within {COLLECTIVE_SECONDS} s" in hung.text, hung.text[-1500:]
     assert "docker ps" not in hung.text and pair.on(HEAD, "docker ps -aq --filter name=sparkpair-gate") == ""
     pair.on(HEAD, "sparkpair start")

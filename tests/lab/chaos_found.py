@@ -90,7 +90,7 @@ def moved() -> str:
             held = pair.on(HEAD, "ip -4 -o address show")
             for old, new in zip(HEAD.rails, HEAD.spare, strict=True):
                 assert f" {new.netdev} " in held and f" {old.netdev} " not in held, held
-                pair.on(HOSTS["worker"], f"ping -c 1 -W 2 -M do -s 8972 10.200.{new.number}.{HEAD.number}")
+                pair.on(HOSTS["worker"], f"ping -c 6 -W 2 -M do -s 8972 10.200.{new.number}.{HEAD.number}")
             pair.wait_running()
             assert pair.dry(*contract()).plan == {}
         finally:

@@ -120,12 +120,12 @@ class Docker:
         connection = _Connection(self._path, None)
         try:
             connection.request("POST", path, headers={"X-Registry-Auth": login} if login else {})
-            response = connection.getresponse()
-            if response.status >= 400:
-                _read(response.status, response.read(), f"POST {path}")
-            for line in response:
-                if line.strip():
-                    yield json.loads(line)
+            with connection.getresponse() as response:
+                if response.status >= 400:
+                    _read(response.status, response.read(), f"POST {path}")
+                for line in response:
+                    if line.strip():
+                        yield json.loads(line)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise DockerError(f"Docker broke off: {str(error) or type(error).__name__}") from None
         finally:
@@ -163,8 +163,8 @@ class Docker:
         connection = _Connection(self._path, self._timeout)
         try:
             connection.request(method, path)
-            response = connection.getresponse()
-            body = response.read()
+            with connection.getresponse() as response:
+                body = response.read()
         except (OSError, http.client.HTTPException) as error:
             raise DockerError(f"Docker does not answer on {self._path}: {error}") from None
         finally:

@@ -48,8 +48,9 @@ class Request:
             if self._abandoned:
                 raise ConnectionAbortedError("nobody waits for the answer any more")
             connection.request(self.method, self.path, self.body or None, headers)
-            response = connection.getresponse()
-            return response.status, response.read()
+            # Closed by itself: of an answer that broke off it holds the socket, which the connection has given away.
+            with connection.getresponse() as response:
+                return response.status, response.read()
         finally:
             self._socket = None
             connection.close()

@@ -48,7 +48,7 @@ BEHIND = ("preset", "weights", "nfs_server")
 FOLLOWS: dict[str, set[str]] = {
     "speculative_method": {"speculative_tokens", "drafter_path", "--speculative-config model"},
     "speculative_tokens": {"speculative_method"},
-    "weights_path": {"served_model_name", "content"},
+    "weights_path": {"served_model_name", "content", "the weights over NFS"},
     "drafter_path": {"content"},
     "chat_template": set(),
     "allow_tcp": {"NCCL_NET"},

@@ -211,7 +211,6 @@ class _Tools:
         self.start("ss", ["ss", "-ltnp"])
         self.start("ibv_devinfo", ["ibv_devinfo"])
         self.start("ibdev2netdev", ["ibdev2netdev"])
-        self.start("rdma", ["rdma", "-j", "link"])
         self.start("lspci", ["lspci", "-D"])
         self.start("netplan", ["netplan", "get"], change=_hide)
         self.start("timedatectl", ["timedatectl", "show"], SLOW)
